@@ -1,0 +1,196 @@
+// What the plugin (host) and the kernels (device) share: layouts in pinned, mapped host memory and in device memory.
+// Private to one build of the plugin: the kernels are embedded in it, so nothing here is versioned.
+//
+// One GateControl, one slot table, one entry arena and one result ring belong to each communicator.
+//
+//   host (callbacks)                          device (stream order)
+//   ----------------                          ---------------------
+//   KernelLaunch start: choose a slot,
+//     state = open, launch gate + measure ->  gate: waits until slot.state != open, or the time-out
+//   Coll start: fill entries
+//   Group stop: state = published (release)   gate: copies the entries to the workspace, measures the raw entries
+//                                             measure kernels (one per datatype present): sketch every bucket entry
+//                                             last CTA of each entry: Result -> ring, seq (release, system scope)
+//   collector: reads results, advances        end of the last entry: slot.runs = run (release, system scope)
+//     control.consumed
+#pragma once
+
+#include <cstdint>
+
+namespace gradprobe::gate {
+
+inline constexpr std::uint32_t kMaxEntries = 4096;    // entries of one slot
+inline constexpr std::uint32_t kMaxCtas = 256;        // CTAs of one measuring launch
+inline constexpr std::uint32_t kThreads = 512;        // threads of a measuring CTA
+inline constexpr std::uint32_t kSuperrow = 16384;     // elements whose permutation is drawn together
+inline constexpr std::uint32_t kRegisterSketch = 2048;  // K: register positions, folded to k at the end
+
+enum SlotState : std::uint32_t {
+  kSlotOpen = 0,       // the gate waits
+  kSlotPublished = 1,  // entries are valid
+  kSlotCancelled = 2,  // the host gave up: nothing to measure, no result
+};
+
+enum EntryMode : std::uint16_t {
+  kBucket = 0,  // norm, counts, sketch: by the measuring kernel of the datatype
+  kRaw = 1,     // count <= 8: the gate copies the bytes into Result::raw and measures nothing
+};
+
+enum ResultStatus : std::uint32_t {
+  kMeasured = 0,
+  kTimedOut = 1,  // the slot as a whole: entry = 0, no measurement
+  kBusy = 2,      // the slot as a whole: an earlier measurement holds the workspace
+};
+
+// One collective's input. Written by the host before the slot is published. 32 bytes.
+struct GateEntry {
+  std::uint64_t input;       // device address, aligned to the element
+  std::uint64_t count;       // elements, >= 1
+  std::uint64_t key;         // base of the sketch key: the run's key is run_key(key, run)
+  std::uint8_t datatype;     // gradprobe::Datatype
+  std::uint8_t reserved;
+  std::uint16_t mode;        // EntryMode
+  std::uint32_t reserved2;
+};
+static_assert(sizeof(GateEntry) == 32);
+
+// Pinned host memory. 64 bytes.
+struct alignas(64) GateSlot {
+  std::uint32_t state;         // SlotState; polled by the gate with ld.acquire.sys
+  std::uint32_t entries;       // valid once published
+  std::uint32_t first_entry;   // index into the entry arena
+  std::uint32_t runs;          // device: runs finished (measured, timed out or busy); st.release.sys
+  std::uint32_t dropped;       // device: results of this slot that found the ring full, over all runs
+  std::uint32_t reserved[11];
+};
+static_assert(sizeof(GateSlot) == 64);
+
+// Pinned host memory; the collector advances `consumed`.
+struct alignas(64) GateControl {
+  std::uint64_t consumed;  // results that the host has read: the ring's slots before it are free
+  std::uint64_t dropped;   // device: results not written because the ring was full
+  std::uint64_t reserved[6];
+};
+static_assert(sizeof(GateControl) == 64);
+
+// Pinned host memory, ring of `capacity` results with a stride of result_bytes(k). Result number i (from 0) lies at
+// i % capacity and is valid when seq == i + 1 (ld.acquire on the host).
+struct alignas(64) Result {
+  std::uint64_t seq;
+  std::uint32_t slot;
+  std::uint32_t entry;            // index in the slot
+  std::uint32_t run;              // 1, 2, ... : graph replays run a slot several times
+  std::uint32_t status;           // ResultStatus
+  std::uint32_t sketch_floats;    // floats at `sketch`; 0: none
+  std::uint32_t flags;            // kResultSketchInvalid
+  double sum_squares;
+  double max_abs;
+  std::uint64_t nan_count, inf_count, zero_count, first_nonfinite;  // ~0: none / not counted
+  std::uint64_t start_ns, end_ns;                                   // %globaltimer
+  std::uint64_t gate_wait_ns;
+  std::uint64_t key;              // run_key: what the sketch was made with
+  unsigned char raw[64];          // kRaw
+  std::uint64_t reserved[2];
+  // float sketch[k] follows
+};
+static_assert(sizeof(Result) == 192);
+inline constexpr std::uint32_t kResultSketchInvalid = 1;
+
+constexpr std::uint32_t result_bytes(std::uint32_t sketch_floats) {
+  return (static_cast<std::uint32_t>(sizeof(Result)) + 4 * sketch_floats + 63) / 64 * 64;
+}
+
+// splitmix64's output function (Steele, Lea, Flood 2014; constants of Vigna's public-domain code).
+constexpr std::uint64_t mix64(std::uint64_t z) {
+  z += 0x9E3779B97F4A7C15ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+// The key of run `run` (1, 2, ...) of an entry. The same on every rank, fresh for every replay.
+constexpr std::uint64_t run_key(std::uint64_t key, std::uint32_t run) { return mix64(key ^ mix64(run)); }
+
+// Device memory, zeroed once. Offsets of its parts: workspace_layout(k).
+struct WorkspaceHead {
+  std::uint32_t busy;           // 1 while a run owns the workspace
+  std::uint32_t skip;           // 1: the gate published nothing to measure; measuring kernels return at once
+  std::uint32_t entries;        // copied from the slot
+  std::uint32_t entries_done;   // results of this run so far
+  std::uint64_t results;        // results written to the ring so far: next index
+  std::uint64_t start_ns;       // when the gate opened
+  std::uint64_t gate_wait_ns;
+  std::uint32_t run;
+  std::uint32_t reserved[5];
+  std::uint32_t tickets[kMaxCtas / 16 + 1];  // per group of 16 CTAs, last: the groups' own; wrap to 0 by atomicInc
+  std::uint32_t pad[64 - kMaxCtas / 16 - 1 - 16];
+};
+static_assert(sizeof(WorkspaceHead) == 256);
+
+// Scalars of one CTA or one group of CTAs.
+struct PartialScalars {
+  double sum_squares;
+  std::uint64_t nan_count, inf_count, zero_count, first_nonfinite;
+  std::uint32_t max_bits;  // |x| as the bits of a float32
+  std::uint32_t reserved;
+};
+static_assert(sizeof(PartialScalars) == 48);
+
+// Parameters of every kernel, by value.
+struct GateParams {
+  GateSlot* slot;             // mapped
+  const GateEntry* arena;     // mapped: entries of all slots
+  GateControl* control;       // mapped
+  unsigned char* results;     // mapped
+  WorkspaceHead* workspace;   // device
+  std::uint64_t timeout_ns;
+  std::uint32_t slot_index;
+  std::uint32_t result_capacity;
+  std::uint32_t sketch_floats;  // k: 0, 256, 512, 1024, 2048
+  std::uint32_t flags;          // kCountZeros
+};
+inline constexpr std::uint32_t kCountZeros = 1;
+
+// Byte offsets in the workspace behind WorkspaceHead; every part is aligned to 256 bytes.
+struct WorkspaceLayout {
+  std::uint64_t entries;         // GateEntry[kMaxEntries]
+  std::uint64_t cta_scalars;     // PartialScalars[kMaxCtas]
+  std::uint64_t group_scalars;   // PartialScalars[kMaxCtas / 16]
+  std::uint64_t cta_sketches;    // float[kMaxCtas][k]
+  std::uint64_t group_sketches;  // float[kMaxCtas / 16][k]
+  std::uint64_t bytes;
+};
+constexpr WorkspaceLayout workspace_layout(std::uint32_t k) {
+  WorkspaceLayout l{};
+  std::uint64_t at = sizeof(WorkspaceHead);
+  l.entries = at;
+  at += sizeof(GateEntry) * kMaxEntries;
+  l.cta_scalars = at;
+  at += (sizeof(PartialScalars) * kMaxCtas + 255) / 256 * 256;
+  l.group_scalars = at;
+  at += (sizeof(PartialScalars) * (kMaxCtas / 16) + 255) / 256 * 256;
+  l.cta_sketches = at;
+  at += std::uint64_t{4} * k * kMaxCtas;
+  l.group_sketches = at;
+  at += std::uint64_t{4} * k * (kMaxCtas / 16);
+  l.bytes = at;
+  return l;
+}
+
+// Kernel names in the fat binary. Launch: one gate kernel <<<1, 256>>>, then for each datatype present in the slot one
+// measuring kernel <<<min(max_ctas, measure_ctas(...)), kThreads>>>, all on the same stream with the same GateParams.
+inline constexpr const char* kGateKernel = "gradprobe_gate";
+inline constexpr const char* kMeasureF32 = "gradprobe_measure_f32";
+inline constexpr const char* kMeasureBf16 = "gradprobe_measure_bf16";
+inline constexpr const char* kMeasureF16 = "gradprobe_measure_f16";
+inline constexpr std::uint32_t kGateThreads = 256;
+
+// CTAs that a bucket of `count` elements of `element_bytes` bytes can keep busy (at least 1, at most kMaxCtas).
+// A CTA works on 512 threads * 16 bytes a slot: one superrow of f32, two of 16-bit elements at a time.
+constexpr std::uint32_t measure_ctas(std::uint64_t count, std::uint32_t element_bytes) {
+  const std::uint64_t per_cta = std::uint64_t{kSuperrow} * (element_bytes == 4 ? 1 : 2);
+  const std::uint64_t ctas = (count + per_cta - 1) / per_cta;
+  return static_cast<std::uint32_t>(ctas < 1 ? 1 : ctas > kMaxCtas ? kMaxCtas : ctas);
+}
+
+}  // namespace gradprobe::gate
