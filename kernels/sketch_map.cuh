@@ -1,0 +1,103 @@
+// The sketch's random map, from docs/ARCHITECTURE.md's definition by element index to the view of a thread.
+//
+// Element i of a bucket lies in superrow c = i / 16384, row u = (i / 2048) % 8, position p = i % 2048. A superrow draws
+// rho (3 bits) and eight bytes r8; row u takes slot s = u ^ rho, and position p goes to register position
+//   p ^ (r8[s] << 3) ^ s
+// with a sign from a hash of (superrow, register position). A thread owns the register positions of one 16-byte vector
+// of each row, so it loads the vector whose index is its own XOR a few drawn bits, once per slot: XOR with bits above
+// the vector permutes whole vectors within a row (loads stay coalesced), XOR within the vector is a static choice of
+// accumulator.
+#pragma once
+
+#include <cstdint>
+
+#include "abi.hpp"
+
+namespace gradprobe::gate {
+
+struct SketchKeys {
+  std::uint32_t k0, k1, k2, k3;
+};
+__device__ __forceinline__ SketchKeys sketch_keys(std::uint64_t run_key) {
+  // Two outputs of splitmix64 seeded with the run's key.
+  const std::uint64_t a = mix64(run_key), b = mix64(run_key + 0x9E3779B97F4A7C15ull);
+  return {static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(a >> 32), static_cast<std::uint32_t>(b),
+          static_cast<std::uint32_t>(b >> 32)};
+}
+
+// Two keyed multiply-folds of 32 x 32 bits; the second product, whose halves folded are the hash.
+__device__ __forceinline__ std::uint64_t hash_product(std::uint32_t x, std::uint32_t ka, std::uint32_t kb) {
+  const std::uint64_t m = std::uint64_t{x + ka} * 0xD2511F53u;
+  return std::uint64_t{static_cast<std::uint32_t>(m >> 32) ^ static_cast<std::uint32_t>(m) ^ kb} * 0xCD9E8D57u;
+}
+__device__ __forceinline__ std::uint32_t fold_halves(std::uint64_t m) {
+  return static_cast<std::uint32_t>(m >> 32) ^ static_cast<std::uint32_t>(m);
+}
+__device__ __forceinline__ std::uint32_t hash(std::uint32_t x, std::uint32_t ka, std::uint32_t kb) {
+  return fold_halves(hash_product(x, ka, kb));
+}
+
+// Where a thread finds its vector in each of a superrow's eight slots, in bytes from the superrow's beginning.
+template <typename Element>
+struct SuperrowMap {
+  std::uint32_t offset[8];
+
+  __device__ __forceinline__ SuperrowMap(std::uint32_t superrow, std::uint32_t member, std::uint32_t k2,
+                                         std::uint32_t k3) {
+    constexpr bool kFour = Element::kBytes == 4;
+    constexpr int kShift = kFour ? 5 : 4;  // r8 << 3 positions, in bytes of vectors of 4 or 8 positions
+    constexpr std::uint32_t kRowBytes = kRegisterSketch * Element::kBytes;
+    const std::uint64_t product = hash_product(4 * superrow, k2, k3);
+    const std::uint32_t low = fold_halves(product), high = hash(4 * superrow + 1, k2, k3);
+    const std::uint32_t rho = static_cast<std::uint32_t>(product >> 61);
+    const std::uint32_t own = (member * 16) ^ (rho * kRowBytes);
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      const std::uint32_t word = s < 4 ? low : high;
+      const int right = 8 * (s & 3) - kShift;
+      const std::uint32_t drawn = (right < 0 ? word << -right : word >> right) & (0xffu << kShift);
+      const std::uint32_t fixed = s * kRowBytes + (kFour ? (s >> 2) << 4 : 0);
+      offset[s] = drawn ^ own ^ fixed;
+    }
+  }
+};
+
+// Signs of the elements that a thread adds to its accumulators, for all slots of one superrow.
+template <int kBytes>
+struct SignWords;
+template <>
+struct SignWords<4> {
+  std::uint32_t even, odd;  // for slots 0-3 and 4-7: the upper slots swap neighbouring vectors
+
+  __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, std::uint32_t k0, std::uint32_t k1)
+      : even(hash(superrow * 512 + member, k0, k1)), odd(hash(superrow * 512 + (member ^ 1), k0, k1)) {}
+  // `word` holds element `e` of the vector that the thread loaded for slot s.
+  __device__ __forceinline__ std::uint32_t apply(std::uint32_t word, int s, int e) const {
+    const std::uint32_t h = s < 4 ? even : odd;
+    return word ^ (h << (24 - 8 * e + s) & 0x80000000u);
+  }
+};
+template <>
+struct SignWords<2> {
+  std::uint32_t pairs[4];  // bit 15 - s and bit 31 - s: signs of both elements of a word in slot s
+
+  __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, std::uint32_t k0,
+                                       std::uint32_t k1) {
+    const std::uint32_t low = hash(superrow * 512 + 2 * member, k0, k1);
+    const std::uint32_t high = hash(superrow * 512 + 2 * member + 1, k0, k1);
+    pairs[0] = __byte_perm(low, 0, 0x1404);
+    pairs[1] = __byte_perm(low, 0, 0x3424);
+    pairs[2] = __byte_perm(high, 0, 0x1404);
+    pairs[3] = __byte_perm(high, 0, 0x3424);
+  }
+  __device__ __forceinline__ std::uint32_t apply(std::uint32_t word, int s, int j) const {
+    return word ^ (pairs[j] << s & 0x80008000u);
+  }
+};
+
+// Folding 2048 register positions to k: position r * k + (j ^ kFold[r]) goes to j. Without the XOR, positions p and
+// p ^ k would always meet in the same sum, whatever the keys.
+__constant__ const std::uint32_t kFold[16] = {0x000, 0xcc1, 0x6ce, 0xfed, 0xaca, 0x35a, 0x9b5, 0xdd7,
+                                              0x636, 0x064, 0xfca, 0x09d, 0xf03, 0xaff, 0x63e, 0x005};
+
+}  // namespace gradprobe::gate
