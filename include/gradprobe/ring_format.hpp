@@ -68,8 +68,7 @@ enum class Missed : std::uint16_t {
   result_lost = 11,         // measured, but the collector fell too far behind to read it
   switched_off = 12,        // gating was switched off for the process (see the log)
   unsupported_function = 13,
-  forked = 14,              // called in a forked child: the ring belongs to the parent
-  count_ = 15
+  count_ = 14
 };
 
 // NCCL's public numbering of ncclDataType_t (nccl.h).
@@ -280,7 +279,6 @@ constexpr const char* name(Missed m) {
     case Missed::result_lost: return "result_lost";
     case Missed::switched_off: return "switched_off";
     case Missed::unsupported_function: return "unsupported_function";
-    case Missed::forked: return "forked";
     case Missed::count_: break;
   }
   return "unknown";

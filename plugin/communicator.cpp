@@ -1,0 +1,455 @@
+#include "communicator.hpp"
+
+#include <algorithm>
+#include <ctime>
+#include <limits>
+
+namespace gradprobe {
+namespace {
+
+// What links consecutive callbacks on one thread. The initial-exec model keeps the access a plain load: no call into
+// the dynamic linker, no lazy allocation on NCCL's path.
+struct ThreadLinks {
+  // Set at a launch's stop and used by the Group event that follows at once on the same thread.
+  bool launch_valid = false;
+  CommunicatorId launch_communicator;
+  std::uint32_t launch_slot = kNoSlot;
+  // Between a launch's start and stop.
+  CommunicatorId launching_communicator;
+  std::uint32_t launching_slot = kNoSlot;
+  // Between a group's start and stop.
+  bool group_inline = false;
+  CommunicatorId group_communicator;
+  std::uint32_t group_slot = kNoSlot;
+  std::uint32_t group_batch = 0;
+};
+#if defined(__GNUC__)
+__attribute__((tls_model("initial-exec")))
+#endif
+thread_local constinit ThreadLinks t_links;
+
+std::uint64_t monotonic_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1000000000u + static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+bool measurable(Datatype t) {
+  return t == Datatype::f32 || t == Datatype::bf16 || t == Datatype::f16;
+}
+
+MeasureKernel kernel_of(Datatype t) {
+  return t == Datatype::f32 ? kF32 : t == Datatype::bf16 ? kBf16 : kF16;
+}
+
+}  // namespace
+
+Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
+                           std::unique_ptr<GateChannel> channel, const Log& log, std::atomic<bool>* switched_off,
+                           void (*graph_gone)(void* token))
+    : id_(id),
+      identity_(identity),
+      launch_blocking_(config.launch_blocking),
+      seed_(config.seed),
+      max_ctas_(config.max_ctas),
+      slow_launch_ns_(std::uint64_t{config.gate_timeout_ms} * 1000000u * 8 / 10),
+      channel_(std::move(channel)),
+      log_(log),
+      switched_off_(switched_off),
+      graph_gone_(graph_gone) {}
+
+Handle Communicator::group_api_start() {
+  t_links.launch_valid = false;
+  return Handle(HandleType::group_api, id_, 0);
+}
+
+void Communicator::group_api_stop() {
+  t_links.launch_valid = false;
+}
+
+void Communicator::classify(const CollApiEvent& event, Op* op) const {
+  const bool reduces = event.function == Function::all_reduce || event.function == Function::reduce_scatter;
+  const bool tiny = event.count >= 1 && event.count <= kMaxRawElements && element_bytes(event.datatype) != 0 &&
+                    (event.function == Function::all_reduce || event.function == Function::all_gather);
+  op->function = event.function;
+  op->datatype = event.datatype;
+  op->count = event.function == Function::reduce_scatter ? event.count * identity_.nranks : event.count;
+  op->mode = tiny ? gate::kRaw : gate::kBucket;
+  op->reason = Missed::none;
+  op->eligible = event.count != 0 && (tiny || (reduces && measurable(event.datatype)));
+  if (op->eligible) return;
+  op->reason = reduces && event.count != 0 ? Missed::unsupported_datatype : Missed::unsupported_function;
+}
+
+Communicator::Batch* Communicator::batch(std::uint32_t serial) {
+  if (serial == kNoBatch) return nullptr;
+  Batch& b = (serial & kCapturedBit) != 0 ? captured_batches_[(serial & ~kCapturedBit) - 1]
+                                          : direct_batches_[serial % kDirectBatches];
+  return b.serial == serial ? &b : nullptr;
+}
+
+Communicator::Batch* Communicator::open_batch(bool captured) {
+  // Calls of the last batch that no launch took: an inline launch has told all its buffers by now.
+  if (Batch* last = batch(current_); last != nullptr && (last->seen_inline || last->slot == kNoSlot)) give_up(last);
+  Batch* b = nullptr;
+  std::uint32_t serial = kNoBatch;
+  if (captured) {
+    if (captured_batches_opened_ == kCapturedBatches) return nullptr;
+    b = &captured_batches_[captured_batches_opened_++];
+    serial = captured_batches_opened_ | kCapturedBit;
+  } else {
+    serial = ++direct_batches_opened_ & ~kCapturedBit;
+    if (serial == kNoBatch) serial = direct_batches_opened_ = 1;
+    b = &direct_batches_[serial % kDirectBatches];
+    if (b->serial != kNoBatch) give_up(b);
+  }
+  *b = Batch{};
+  b->serial = serial;
+  b->captured = captured;
+  b->first_op = next_op_;
+  b->first_captured = captured_ops_;
+  current_ = serial;
+  return b;
+}
+
+Op& Communicator::op_of(const Batch& b, std::uint32_t i) {
+  return b.captured ? tables_.captured[b.first_captured + i] : tables_.direct_op(b.first_op + i);
+}
+
+Op* Communicator::op_of(Handle coll_api) {
+  if (coll_api.type() != HandleType::coll_api || coll_api.communicator() != id_) return nullptr;
+  if ((coll_api.payload() & kCapturedOp) != 0) {
+    const std::uint64_t i = coll_api.payload() & ~kCapturedOp;
+    return i < captured_ops_ ? &tables_.captured[i] : nullptr;
+  }
+  Op& op = tables_.direct_op(coll_api.payload());
+  const bool alive = op.ordinal == coll_api.payload() && coll_api.payload() >= tables_.collected.load();
+  return alive ? &op : nullptr;
+}
+
+Handle Communicator::coll_api_start(const CollApiEvent& event) {
+  t_links.launch_valid = false;
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t ordinal = next_op_;
+  if (overflowed_ || ordinal - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
+    // From here on ordinals could differ between ranks, so nothing more of this communicator is recorded.
+    overflowed_ = true;
+    tables_.uncounted[static_cast<std::size_t>(Missed::backlog)].fetch_add(1, std::memory_order_relaxed);
+    return {};
+  }
+  Batch* b = batch(current_);
+  if (b == nullptr || b->launches > 0 || b->captured != event.captured) b = open_batch(event.captured);
+  const bool storable = b != nullptr && (!event.captured || captured_ops_ < kCapturedOps);
+
+  Op& direct = tables_.direct_op(ordinal);
+  Op& op = event.captured && storable ? tables_.captured[captured_ops_] : direct;
+  op.ordinal = direct.ordinal = ordinal;
+  op.placed = op.addressed = false;
+  op.captured = event.captured;
+  op.send = op.recv = 0;
+  op.batch = b != nullptr ? b->serial : kNoBatch;
+  classify(event, &op);
+  OpState state = OpState::announced;
+  if (!op.eligible) {
+    state = op.reason == Missed::unsupported_function ? OpState::ignored : OpState::missed;
+  } else if (!storable) {
+    op.reason = Missed::backlog;
+    op.eligible = false;
+    state = OpState::missed;
+  }
+  op.state.store(state, std::memory_order_release);
+  Handle handle(HandleType::coll_api, id_, ordinal);
+  if (event.captured && storable) {
+    direct.state.store(state == OpState::announced ? OpState::captured : OpState::ignored, std::memory_order_release);
+    if (state != OpState::announced)
+      tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
+    handle = Handle(HandleType::coll_api, id_, kCapturedOp | captured_ops_);
+    captured_ops_++;
+  } else if (state == OpState::ignored) {
+    tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
+  }
+  if (b != nullptr && storable) {
+    b->ops++;
+    if (op.eligible) b->eligible++;
+  }
+  next_op_++;
+  tables_.announced.store(next_op_, std::memory_order_release);
+  return handle;
+}
+
+void Communicator::miss(Op* op, Batch* b, Missed reason) {
+  if (op->state.load(std::memory_order_relaxed) != OpState::announced || op->placed || !op->eligible) return;
+  op->eligible = false;
+  op->reason = reason;
+  if (b != nullptr) b->eligible--;
+  op->state.store(OpState::missed, std::memory_order_release);
+  if (op->captured)  // its place in the table of direct ops is passed already
+    tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void Communicator::miss_unplaced(Batch* b, Missed reason, bool keep_addressed) {
+  for (std::uint32_t i = 0; i < b->ops; i++) {
+    Op& op = op_of(*b, i);
+    if (!(keep_addressed && op.addressed)) miss(&op, b, reason);
+  }
+}
+
+void Communicator::give_up(Batch* b) {
+  if (b->serial == kNoBatch || b->captured) return;  // a captured batch may be completed by any later replay
+  const bool waited = b->slot != kNoSlot && tables_.slots[b->slot].batch == b->serial &&
+                      tables_.slots[b->slot].state.load(std::memory_order_acquire) == SlotState::open;
+  // Entries placed in a slot that is never published are missed too; the collector sees them when the slot ends.
+  if (waited) cancel(b->slot);
+  // The table of direct ops may have moved on past ops that are finished; their places belong to others now.
+  const std::uint64_t alive = tables_.collected.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < b->ops; i++)
+    if (b->first_op + i >= alive) miss(&op_of(*b, i), b, waited ? Missed::timeout : Missed::no_events);
+}
+
+void Communicator::reclaim_slots() {
+  const std::uint64_t freed = tables_.slots_freed.load(std::memory_order_acquire);
+  for (; reclaimed_slots_ < freed; reclaimed_slots_++)
+    direct_entries_freed_ += tables_.slots[reclaimed_slots_ % kDirectSlots].arena_entries;
+}
+
+std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
+  std::uint32_t index = kNoSlot, first = 0;
+  if (b->captured) {
+    if (captured_slots_used_ == kCapturedSlots || captured_entries_used_ + entries > kCapturedEntries) return kNoSlot;
+    index = kDirectSlots + captured_slots_used_++;
+    first = kDirectEntries + captured_entries_used_;
+    captured_entries_used_ += entries;
+  } else {
+    reclaim_slots();
+    const std::uint64_t opened = tables_.slots_opened.load(std::memory_order_relaxed);
+    if (opened - reclaimed_slots_ >= kDirectSlots || entries > kDirectEntries) return kNoSlot;
+    // A slot's entries lie in one piece: what is left at the end of the arena goes unused when it is too short.
+    std::uint32_t reserved = entries;
+    first = static_cast<std::uint32_t>(direct_entries_used_ % kDirectEntries);
+    if (first + entries > kDirectEntries) {
+      reserved += kDirectEntries - first;
+      first = 0;
+    }
+    if (direct_entries_used_ + reserved - direct_entries_freed_ > kDirectEntries) return kNoSlot;
+    direct_entries_used_ += reserved;
+    index = static_cast<std::uint32_t>(opened % kDirectSlots);
+    tables_.slots[index].arena_entries = reserved;
+  }
+  Slot& slot = tables_.slots[index];
+  slot.capacity = entries;
+  slot.first_entry = first;
+  slot.entries.store(0, std::memory_order_relaxed);
+  slot.batch = b->serial;
+  slot.launched.store(false, std::memory_order_relaxed);
+  slot.slow_launch.store(false, std::memory_order_relaxed);
+  slot.failed.store(false, std::memory_order_relaxed);
+  gate::GateSlot& shared = channel_->slot(index);
+  shared.entries = 0;
+  shared.first_entry = first;
+  shared.runs = 0;
+  shared.dropped = 0;
+  std::atomic_ref<std::uint32_t>(shared.state).store(gate::kSlotOpen, std::memory_order_release);
+  slot.state.store(SlotState::open, std::memory_order_release);
+  b->slot = index;
+  return index;
+}
+
+void Communicator::place(Op* op, Batch* b, std::uint32_t index) {
+  Slot& slot = tables_.slots[index];
+  const std::uint32_t n = slot.entries.load(std::memory_order_relaxed);
+  const std::uint32_t at = slot.first_entry + n;
+  gate::GateEntry& entry = channel_->entry(at);
+  entry = gate::GateEntry{};
+  entry.input = op->send;
+  entry.count = op->count;
+  entry.key = gate::mix64(gate::mix64(seed_ ^ identity_.comm_id) ^ op->ordinal);
+  entry.datatype = static_cast<std::uint8_t>(op->datatype);
+  entry.mode = op->mode;
+  tables_.entry_op[at] = op;
+  slot.entries.store(n + 1, std::memory_order_release);
+  op->placed = true;
+  b->placed++;
+}
+
+void Communicator::publish(std::uint32_t index) {
+  Slot& slot = tables_.slots[index];
+  if (slot.state.load(std::memory_order_relaxed) != SlotState::open) return;
+  slot.state.store(SlotState::published, std::memory_order_release);
+  gate::GateSlot& shared = channel_->slot(index);
+  shared.entries = slot.entries.load(std::memory_order_relaxed);
+  std::atomic_ref<std::uint32_t>(shared.state).store(gate::kSlotPublished, std::memory_order_release);
+}
+
+void Communicator::cancel(std::uint32_t index) {
+  tables_.slots[index].state.store(SlotState::cancelled, std::memory_order_release);
+  std::atomic_ref<std::uint32_t>(channel_->slot(index).state).store(gate::kSlotCancelled, std::memory_order_release);
+}
+
+MeasurePlan Communicator::plan(const Batch& b) {
+  MeasurePlan plan;
+  for (std::uint32_t i = 0; i < b.ops; i++) {
+    const Op& op = op_of(b, i);
+    if (!op.eligible || op.mode == gate::kRaw) continue;
+    std::uint32_t& ctas = plan.ctas[kernel_of(op.datatype)];
+    ctas = std::min(max_ctas_, ctas + gate::measure_ctas(op.count, element_bytes(op.datatype)));
+  }
+  return plan;
+}
+
+Missed Communicator::reason_not_to_gate(const Batch& b) const {
+  if (launch_failed_) return Missed::launch_failed;
+  if (switched_off_->load(std::memory_order_relaxed)) return Missed::switched_off;
+  // The host would wait for the gate inside the launch call, and so never come to tell the buffers.
+  if (launch_blocking_ && !b.captured) return Missed::launch_blocking;
+  return Missed::none;
+}
+
+Handle Communicator::kernel_launch_start(void* stream) {
+  t_links.launch_valid = false;
+  t_links.launching_slot = kNoSlot;
+  std::unique_lock lock(mutex_);
+  t_links.launching_communicator = id_;
+  const Handle handle(HandleType::kernel_launch, id_, 0);
+  Batch* b = batch(current_);
+  if (b == nullptr) return handle;
+  b->launches++;
+  if (b->slot != kNoSlot && tables_.slots[b->slot].state.load(std::memory_order_relaxed) == SlotState::open) {
+    // The earlier launch's gate still waits for this batch's buffers; an earlier gate is as good as a second one.
+    t_links.launching_slot = b->slot;
+    return handle;
+  }
+  // Buffers that came before the launch (host callbacks) need no waiting gate, even when launches block.
+  const Missed reason = reason_not_to_gate(*b);
+  if (reason != Missed::none) miss_unplaced(b, reason, reason == Missed::launch_blocking);
+  if (b->eligible == b->placed) return handle;
+
+  const std::uint32_t index = open_slot(b, b->eligible - b->placed);
+  if (index == kNoSlot) {
+    miss_unplaced(b, Missed::backlog, false);
+    return handle;
+  }
+  t_links.launching_slot = index;
+  for (std::uint32_t i = 0; i < b->ops; i++) {
+    Op& op = op_of(*b, i);
+    if (op.eligible && op.addressed && !op.placed) place(&op, b, index);
+  }
+  if (b->placed == b->eligible) publish(index);
+  launch(&lock, b, index, stream);
+  return handle;
+}
+
+void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t index, void* stream) {
+  const MeasurePlan kernels = plan(*b);
+  Slot& slot = tables_.slots[index];
+  slot.launched.store(true, std::memory_order_release);
+  const std::uint32_t serial = b->serial;
+  const auto cuda_stream = static_cast<CUstream>(stream);
+  const bool captured = b->captured;
+  if (!captured) tables_.slots_opened.fetch_add(1, std::memory_order_release);
+  lock->unlock();
+  // Host callbacks of another thread may need the mutex before the device gets on, and a launch may wait for the
+  // device.
+  const std::uint64_t begin = monotonic_ns();
+  bool gated = false;
+  const CUresult result = channel_->launch(index, kernels, cuda_stream, &gated);
+  const bool slow = monotonic_ns() - begin >= slow_launch_ns_;
+  if (captured && gated) {
+    // The slot is the graph's: it is never reused, whether the driver can tell us of the graph's end or not.
+    const Handle token(HandleType::context, id_, index);
+    channel_->retain_by_graph(cuda_stream, token.opaque(), graph_gone_);
+  }
+  lock->lock();
+  if (slow && !captured) slot.slow_launch.store(true, std::memory_order_relaxed);
+  if (result == CUDA_SUCCESS) return;
+  slot.failed.store(true, std::memory_order_release);
+  if (!gated) slot.launched.store(false, std::memory_order_release);
+  if (slot.state.load(std::memory_order_relaxed) == SlotState::open) cancel(index);
+  if (Batch* still = batch(serial); still != nullptr) miss_unplaced(still, Missed::launch_failed, false);
+  t_links.launching_slot = kNoSlot;
+  if (launch_failed_) return;
+  launch_failed_ = true;
+  log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
+            identity_.rank, channel_->error_name(result).c_str());
+}
+
+void Communicator::kernel_launch_stop() {
+  t_links.launch_valid = t_links.launching_communicator == id_;
+  t_links.launch_communicator = id_;
+  t_links.launch_slot = t_links.launching_slot;
+  t_links.launching_slot = kNoSlot;
+}
+
+Handle Communicator::group_start() {
+  t_links.group_communicator = id_;
+  t_links.group_inline = t_links.launch_valid && t_links.launch_communicator == id_;
+  t_links.group_slot = t_links.group_inline ? t_links.launch_slot : kNoSlot;
+  t_links.group_batch = kNoBatch;
+  t_links.launch_valid = false;
+  return Handle(HandleType::group, id_, 0);
+}
+
+Handle Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
+  const std::lock_guard lock(mutex_);
+  const Handle handle(HandleType::coll, id_, 0);
+  Op* op = op_of(coll_api);
+  if (op == nullptr || t_links.group_communicator != id_) return handle;
+  const auto send_address = reinterpret_cast<std::uint64_t>(send);
+  const auto recv_address = reinterpret_cast<std::uint64_t>(recv);
+  if (op->addressed) {
+    // A replay of a captured collective: the gate reads the addresses of the first one.
+    if (op->captured && (op->send != send_address || op->recv != recv_address)) {
+      op->reason = Missed::ambiguous;
+      op->state.store(OpState::missed, std::memory_order_release);
+    }
+    return handle;
+  }
+  Batch* b = batch(op->batch);
+  if (b == nullptr || !op->eligible || op->state.load(std::memory_order_relaxed) != OpState::announced) return handle;
+  op->send = send_address;
+  op->recv = recv_address;
+  op->addressed = true;
+  t_links.group_batch = b->serial;
+  if (t_links.group_inline) b->seen_inline = true;
+  const std::uint32_t index = t_links.group_inline ? t_links.group_slot : b->slot;
+  if (index == kNoSlot) return handle;
+  Slot& slot = tables_.slots[index];
+  if (slot.batch != b->serial || slot.state.load(std::memory_order_relaxed) != SlotState::open ||
+      slot.entries.load(std::memory_order_relaxed) >= slot.capacity) {
+    miss(op, b, Missed::ambiguous);
+    return handle;
+  }
+  place(op, b, index);
+  return handle;
+}
+
+void Communicator::group_stop() {
+  if (t_links.group_communicator != id_) return;
+  const std::lock_guard lock(mutex_);
+  if (t_links.group_inline) {
+    // All of this launch's buffers are told; a batch of several launches gets a slot for each.
+    if (t_links.group_slot != kNoSlot) publish(t_links.group_slot);
+  } else if (Batch* b = batch(t_links.group_batch); b != nullptr && b->slot != kNoSlot && b->placed == b->eligible) {
+    publish(b->slot);
+  }
+  t_links.group_slot = kNoSlot;
+  t_links.group_inline = false;
+  t_links.group_batch = kNoBatch;
+}
+
+void Communicator::give_up_all() {
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t i = 0; i < kDirectBatches; i++) give_up(&direct_batches_[i]);
+}
+
+bool Communicator::graphs_alive() {
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t i = 0; i < captured_slots_used_; i++)
+    if (!tables_.slots[kDirectSlots + i].graph_released.load(std::memory_order_acquire)) return true;
+  return false;
+}
+
+void Communicator::release_captured_slot(std::uint32_t slot) {
+  if (slot < kSlots) tables_.slots[slot].graph_released.store(true, std::memory_order_release);
+}
+
+}  // namespace gradprobe

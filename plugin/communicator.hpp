@@ -1,0 +1,125 @@
+// One communicator's side of NCCL's callbacks: links API calls, launches and buffers, launches gates, publishes slots.
+// The linking rule and its reasons: docs/ARCHITECTURE.md, "From callbacks to measurements".
+//
+// Threads: every method may be called from any thread of the process. One mutex per communicator guards the linking
+// state; it is not held while a kernel is launched. NCCL calls a communicator from one thread at a time except for host
+// callbacks, so the mutex is free when it is taken; sections are short, allocate nothing and make no system call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "config.hpp"
+#include "gate_channel.hpp"
+#include "handle.hpp"
+#include "log.hpp"
+#include "ops.hpp"
+
+namespace gradprobe {
+
+struct CollApiEvent {
+  Function function = Function::unknown;
+  Datatype datatype = Datatype::unknown;
+  std::uint64_t count = 0;  // as in the API call: elements
+  bool captured = false;
+};
+
+struct CommunicatorIdentity {
+  std::uint64_t comm_id = 0;
+  std::uint32_t rank = 0, nranks = 0;
+};
+
+class Communicator {
+ public:
+  // `switched_off` is the process's switch: once true, nothing is gated any more. `graph_gone` gets a Handle of type
+  // context whose payload is the slot that a destroyed graph held.
+  Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
+               std::unique_ptr<GateChannel> channel, const Log& log, std::atomic<bool>* switched_off,
+               void (*graph_gone)(void* token));
+
+  Handle group_api_start();
+  void group_api_stop();
+  Handle coll_api_start(const CollApiEvent& event);
+  Handle kernel_launch_start(void* stream);
+  void kernel_launch_stop();
+  Handle group_start();
+  void group_stop();
+  Handle coll_start(Handle coll_api, const void* send, const void* recv);
+
+  // No callback follows: what is still open is given up.
+  void give_up_all();
+  // A graph that captured this slot is gone. From any thread, no CUDA calls.
+  void release_captured_slot(std::uint32_t slot);
+
+  CommunicatorId id() const { return id_; }
+  const CommunicatorIdentity& identity() const { return identity_; }
+  OpTables& tables() { return tables_; }
+  GateChannel& channel() { return *channel_; }
+  std::unique_ptr<GateChannel> take_channel() { return std::move(channel_); }
+  const Log& log() const { return log_; }
+  bool graphs_alive();
+
+ private:
+  // All collective calls since the communicator's last launch.
+  struct Batch {
+    std::uint32_t serial = 0;
+    std::uint64_t first_op = 0;        // ordinal
+    std::uint32_t first_captured = 0;  // captured: index of the first op in the table of captured ops
+    std::uint32_t ops = 0;
+    std::uint32_t eligible = 0, placed = 0, launches = 0;
+    std::uint32_t slot = kNoSlot;
+    bool captured = false;
+    bool seen_inline = false;
+  };
+  static constexpr std::uint32_t kDirectBatches = 256;
+  static constexpr std::uint32_t kCapturedBatches = 1024;
+  static constexpr std::uint32_t kCapturedBit = 1u << 31;
+  static constexpr std::uint32_t kNoBatch = 0;
+  static constexpr std::uint64_t kCapturedOp = std::uint64_t{1} << 43;  // in a CollApi handle's payload
+
+  Batch* batch(std::uint32_t serial);
+  Batch* open_batch(bool captured);
+  Op& op_of(const Batch& b, std::uint32_t i);
+  Op* op_of(Handle coll_api);
+  void classify(const CollApiEvent& event, Op* op) const;
+  void miss(Op* op, Batch* b, Missed reason);
+  void miss_unplaced(Batch* b, Missed reason, bool keep_addressed);
+  void give_up(Batch* b);
+  std::uint32_t open_slot(Batch* b, std::uint32_t entries);
+  void reclaim_slots();
+  void place(Op* op, Batch* b, std::uint32_t slot);
+  void publish(std::uint32_t slot);
+  void cancel(std::uint32_t slot);
+  MeasurePlan plan(const Batch& b);
+  Missed reason_not_to_gate(const Batch& b) const;
+  void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);
+
+  const CommunicatorId id_;
+  const CommunicatorIdentity identity_;
+  const bool launch_blocking_;
+  const std::uint64_t seed_;
+  const std::uint32_t max_ctas_;
+  const std::uint64_t slow_launch_ns_;
+  std::unique_ptr<GateChannel> channel_;
+  const Log log_;
+  std::atomic<bool>* switched_off_;
+  void (*const graph_gone_)(void* token);  // called by CUDA when a graph that holds a slot is destroyed
+
+  std::mutex mutex_;
+  OpTables tables_;
+  std::unique_ptr<Batch[]> direct_batches_ = std::make_unique<Batch[]>(kDirectBatches);
+  std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);
+  std::uint32_t direct_batches_opened_ = 0, captured_batches_opened_ = 0;
+  std::uint32_t current_ = kNoBatch;
+  std::uint64_t next_op_ = 0;
+  std::uint32_t captured_ops_ = 0;
+  std::uint64_t direct_entries_used_ = 0, direct_entries_freed_ = 0;  // running totals; the arena is a ring
+  std::uint64_t reclaimed_slots_ = 0;
+  std::uint32_t captured_slots_used_ = 0, captured_entries_used_ = 0;
+  bool launch_failed_ = false;
+  bool overflowed_ = false;
+};
+
+}  // namespace gradprobe

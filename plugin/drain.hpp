@@ -1,0 +1,63 @@
+// Moves one communicator's results from pinned memory to its ring file, and tells what became of every collective.
+// Called by the collector thread, and by NCCL's finalize; the two exclude each other (Collector::mutex). No CUDA calls:
+// results are read from memory, so this is safe while CUDA is being torn down.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "communicator.hpp"
+#include "ring_writer.hpp"
+#include "step_folder.hpp"
+
+namespace gradprobe {
+
+class Drain {
+ public:
+  Drain(Communicator* communicator, std::unique_ptr<RingWriter> ring, const Config& config,
+        std::atomic<bool>* switched_off);
+
+  // Handles what is there. True when there was something.
+  bool poll();
+
+  // True when every gate that was launched has finished and its results are read.
+  bool quiescent() const;
+
+  // After Communicator::give_up_all(): what is still open is missed; finishes the last step and the ring.
+  void finish();
+
+  RingWriter& ring() { return *ring_; }
+  // "123 measured, 4 missed (timeout 3, no_events 1)" for the log.
+  std::string summary() const;
+
+ private:
+  struct SlotView {
+    bool timed_out = false, busy = false, invalid = false;
+  };
+
+  bool read_results();
+  void take(const gate::Result& result);
+  void take_slot_status(const gate::Result& result);
+  bool slot_ended(std::uint64_t i) const;
+  void end_entries(std::uint32_t index);
+  bool advance();
+  void write_missed(Op* op);
+  RecordHead record_of(const Op& op) const;
+  void count_uncounted();
+
+  Communicator* communicator_;
+  OpTables& tables_;
+  GateChannel& channel_;
+  std::unique_ptr<RingWriter> ring_;
+  std::atomic<bool>* switched_off_;
+  StepFolder folder_;
+  std::unique_ptr<SlotView[]> views_ = std::make_unique<SlotView[]>(kSlots);
+  std::uint64_t results_read_ = 0;
+  std::uint64_t freed_ = 0;
+  std::uint64_t collected_ = 0;
+  std::uint64_t counted_[static_cast<std::size_t>(Missed::count_)] = {};
+};
+
+}  // namespace gradprobe

@@ -1,0 +1,162 @@
+#include "gate_channel.hpp"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "kernels/fatbin.hpp"
+
+namespace gradprobe {
+
+std::unique_ptr<GateChannel> GateChannel::create(const CudaDriver& cuda, const Config& config, std::string* why) {
+  std::unique_ptr<GateChannel> channel(new GateChannel(cuda));
+  const RelaxedCapture relaxed(cuda);
+  if (channel->set_up(config, why) && channel->warm_up(why)) return channel;
+  channel->free_memory();
+  return nullptr;
+}
+
+bool GateChannel::set_up(const Config& config, std::string* why) {
+  const auto fail = [&](const char* what, CUresult r) {
+    *why = std::string(what) + ": " + cuda_.error_name(r);
+    return false;
+  };
+  if (const CUresult r = cuda_.ctx_get_current(&context_); r != CUDA_SUCCESS) return fail("cuCtxGetCurrent", r);
+  if (context_ == nullptr) {
+    *why = "no CUDA context is current in NCCL's init call";
+    return false;
+  }
+  CUdevice device = 0;
+  if (cuda_.ctx_get_device(&device) == CUDA_SUCCESS) {
+    char name[64] = {};
+    if (cuda_.device_get_name(name, sizeof name - 1, device) == CUDA_SUCCESS) device_name_ = name;
+    CUuuid uuid{};
+    if (cuda_.device_get_uuid != nullptr && cuda_.device_get_uuid(&uuid, device) == CUDA_SUCCESS)
+      std::memcpy(uuid_, &uuid, sizeof uuid_);
+  }
+  if (const CUresult r = cuda_.module_load_data(&module_, kernels::fatbin().data()); r != CUDA_SUCCESS)
+    return fail("can't load the measuring kernels", r);
+  const char* names[kMeasureKernels] = {gate::kMeasureF32, gate::kMeasureBf16, gate::kMeasureF16};
+  if (const CUresult r = cuda_.module_get_function(&gate_, module_, gate::kGateKernel); r != CUDA_SUCCESS)
+    return fail(gate::kGateKernel, r);
+  for (std::uint32_t i = 0; i < kMeasureKernels; i++)
+    if (const CUresult r = cuda_.module_get_function(&measure_[i], module_, names[i]); r != CUDA_SUCCESS)
+      return fail(names[i], r);
+
+  sketch_floats_ = config.sketch_floats;
+  timeout_ns_ = std::uint64_t{config.gate_timeout_ms} * 1000000u;
+  flags_ = config.count_zeros ? gate::kCountZeros : 0;
+
+  entries_at_ = sizeof(gate::GateSlot) * kSlots;
+  control_at_ = entries_at_ + sizeof(gate::GateEntry) * kEntries;
+  results_at_ = control_at_ + sizeof(gate::GateControl);
+  const std::size_t page = 4096;
+  const std::size_t wanted = results_at_ + std::size_t{gate::result_bytes(sketch_floats_)} * kResults;
+  host_bytes_ = (wanted + page - 1) / page * page;
+  // MAP_POPULATE: the first touch would otherwise be a page fault inside a callback.
+  void* map = mmap(nullptr, host_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (map == MAP_FAILED) {
+    *why = "can't map " + std::to_string(host_bytes_) + " bytes of host memory";
+    return false;
+  }
+  host_ = static_cast<unsigned char*>(map);
+  // Memory that the device writes must stay the parent's after fork(), not turn into a copy.
+  madvise(host_, host_bytes_, MADV_DONTFORK);
+  if (const CUresult r =
+          cuda_.mem_host_register(host_, host_bytes_, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
+      r != CUDA_SUCCESS) {
+    munmap(host_, host_bytes_);
+    host_ = nullptr;
+    return fail("can't pin host memory", r);
+  }
+  if (const CUresult r = cuda_.mem_host_get_device_pointer(&device_base_, host_, 0); r != CUDA_SUCCESS)
+    return fail("can't map host memory", r);
+  slots_ = reinterpret_cast<gate::GateSlot*>(host_);
+  entries_ = reinterpret_cast<gate::GateEntry*>(host_ + entries_at_);
+  control_ = reinterpret_cast<gate::GateControl*>(host_ + control_at_);
+  results_ = host_ + results_at_;
+  if (const CUresult r = cuda_.mem_alloc(&workspace_, gate::workspace_layout(sketch_floats_).bytes); r != CUDA_SUCCESS)
+    return fail("can't allocate the workspace", r);
+  return true;
+}
+
+bool GateChannel::warm_up(std::string* why) {
+  CUstream stream = nullptr;
+  CUresult r = cuda_.stream_create(&stream, CU_STREAM_NON_BLOCKING);
+  if (r == CUDA_SUCCESS) {
+    r = cuda_.memset_d8_async(workspace_, 0, gate::workspace_layout(sketch_floats_).bytes, stream);
+    slots_[kWarmUpSlot].state = gate::kSlotCancelled;
+    MeasurePlan plan;
+    for (std::uint32_t& ctas : plan.ctas) ctas = 1;
+    bool gated = false;
+    if (r == CUDA_SUCCESS) r = launch(kWarmUpSlot, plan, stream, &gated);
+    const CUresult synchronised = cuda_.stream_synchronize(stream);
+    if (r == CUDA_SUCCESS) r = synchronised;
+    cuda_.stream_destroy(stream);
+  }
+  if (r != CUDA_SUCCESS) *why = "the measuring kernels can't run: " + cuda_.error_name(r);
+  return r == CUDA_SUCCESS;
+}
+
+CUresult GateChannel::launch(std::uint32_t slot, const MeasurePlan& plan, CUstream stream, bool* gated) const {
+  *gated = false;
+  const ScopedContext context(cuda_, context_);
+  gate::GateParams params{};
+  params.slot = reinterpret_cast<gate::GateSlot*>(device_base_ + sizeof(gate::GateSlot) * slot);
+  params.arena = reinterpret_cast<const gate::GateEntry*>(device_base_ + entries_at_);
+  params.control = reinterpret_cast<gate::GateControl*>(device_base_ + control_at_);
+  params.results = reinterpret_cast<unsigned char*>(device_base_ + results_at_);
+  params.workspace = reinterpret_cast<gate::WorkspaceHead*>(workspace_);
+  params.timeout_ns = timeout_ns_;
+  params.slot_index = slot;
+  params.result_capacity = kResults;
+  params.sketch_floats = sketch_floats_;
+  params.flags = flags_;
+  params.launch = launches_.fetch_add(1, std::memory_order_relaxed) + 1;
+  void* arguments[] = {&params};
+  CUresult r = cuda_.launch_kernel(gate_, 1, 1, 1, gate::kGateThreads, 1, 1, 0, stream, arguments, nullptr);
+  *gated = r == CUDA_SUCCESS;
+  for (std::uint32_t i = 0; i < kMeasureKernels && r == CUDA_SUCCESS; i++) {
+    if (plan.ctas[i] == 0) continue;
+    r = cuda_.launch_kernel(measure_[i], plan.ctas[i], 1, 1, gate::kThreads, 1, 1, 0, stream, arguments, nullptr);
+  }
+  return r;
+}
+
+bool GateChannel::retain_by_graph(CUstream stream, void* user, void (*destroy)(void*)) const {
+  if (cuda_.capture_info == nullptr || cuda_.user_object_create == nullptr || cuda_.graph_retain_user_object == nullptr)
+    return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  CUgraph graph = nullptr;
+  const CUgraphNode* dependencies = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  // With edges that carry data a driver refuses the call unless it may return them.
+  if (cuda_.capture_info(stream, &status, &id, &graph, &dependencies, &edges, &count) != CUDA_SUCCESS ||
+      status != CU_STREAM_CAPTURE_STATUS_ACTIVE || graph == nullptr)
+    return false;
+  CUuserObject object = nullptr;
+  if (cuda_.user_object_create(&object, user, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) != CUDA_SUCCESS)
+    return false;
+  return cuda_.graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS;
+}
+
+void GateChannel::free_memory() {
+  const ScopedContext context(cuda_, context_);
+  if (workspace_ != 0) cuda_.mem_free(workspace_);
+  if (host_ != nullptr) {
+    cuda_.mem_host_unregister(host_);
+    munmap(host_, host_bytes_);
+    host_ = nullptr;
+  }
+  if (module_ != nullptr) cuda_.module_unload(module_);
+}
+
+void GateChannel::close(std::unique_ptr<GateChannel> channel, bool quiescent) {
+  if (channel == nullptr || !quiescent) return;
+  const RelaxedCapture relaxed(channel->cuda_);
+  channel->free_memory();
+}
+
+}  // namespace gradprobe

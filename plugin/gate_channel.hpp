@@ -1,0 +1,96 @@
+// The device side of one communicator: module, pinned memory, workspace, launches. Knows nothing of NCCL.
+// Layouts shared with the kernels: kernels/abi.hpp.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "config.hpp"
+#include "cuda_driver.hpp"
+#include "kernels/abi.hpp"
+
+namespace gradprobe {
+
+// How many of each a communicator has. Slots and entries of captured launches stay with their graphs, so they come from
+// ranges of their own.
+inline constexpr std::uint32_t kDirectSlots = 1024;
+inline constexpr std::uint32_t kCapturedSlots = 512;
+inline constexpr std::uint32_t kWarmUpSlot = kDirectSlots + kCapturedSlots;
+inline constexpr std::uint32_t kSlots = kWarmUpSlot + 1;
+inline constexpr std::uint32_t kDirectEntries = 8192;
+inline constexpr std::uint32_t kCapturedEntries = 4096;
+inline constexpr std::uint32_t kEntries = kDirectEntries + kCapturedEntries;
+inline constexpr std::uint32_t kResults = 512;
+
+// Which measuring kernels a launch needs, as a bit set.
+enum MeasureKernel : std::uint32_t { kF32 = 0, kBf16 = 1, kF16 = 2, kMeasureKernels = 3 };
+
+struct MeasurePlan {
+  std::uint32_t ctas[kMeasureKernels] = {};  // 0: kernel not needed
+};
+
+class GateChannel {
+ public:
+  // Needs a current context. Loads the module, allocates and registers memory, and runs every kernel once, so that the
+  // gated path never loads lazily. On failure returns null and says why.
+  static std::unique_ptr<GateChannel> create(const CudaDriver& cuda, const Config& config, std::string* why);
+
+  // Frees device and pinned memory when `quiescent`; otherwise leaves them for ever: a kernel or a graph may use them.
+  static void close(std::unique_ptr<GateChannel> channel, bool quiescent);
+
+  // Launches the gate of `slot` and the kernels of `plan` on `stream`. Safe from any thread; may block as launches do.
+  // `*gated` tells whether the gate itself was launched.
+  CUresult launch(std::uint32_t slot, const MeasurePlan& plan, CUstream stream, bool* gated) const;
+
+  // Keeps `destroy(user)` from being called while a graph that captures `stream` or an executable of it lives.
+  // False where the driver can't.
+  bool retain_by_graph(CUstream stream, void* user, void (*destroy)(void*)) const;
+
+  gate::GateSlot& slot(std::uint32_t i) const { return slots_[i]; }
+  gate::GateEntry& entry(std::uint32_t i) const { return entries_[i]; }
+  gate::GateControl& control() const { return *control_; }
+  gate::Result& result(std::uint64_t i) const {
+    return *reinterpret_cast<gate::Result*>(results_ + (i % kResults) * gate::result_bytes(sketch_floats_));
+  }
+  static const float* sketch(const gate::Result& r) { return reinterpret_cast<const float*>(&r + 1); }
+
+  const unsigned char* device_uuid() const { return uuid_; }
+  const std::string& device_name() const { return device_name_; }
+  std::string error_name(CUresult r) const { return cuda_.error_name(r); }
+
+  ~GateChannel() = default;
+
+ private:
+  explicit GateChannel(const CudaDriver& cuda) : cuda_(cuda) {}
+  bool set_up(const Config& config, std::string* why);
+  bool warm_up(std::string* why);
+  void free_memory();
+
+  const CudaDriver& cuda_;
+  CUcontext context_ = nullptr;
+  CUmodule module_ = nullptr;
+  CUfunction gate_ = nullptr;
+  CUfunction measure_[kMeasureKernels] = {};
+  unsigned char* host_ = nullptr;  // one mapping, registered with CUDA: it stays ours when CUDA is torn down
+  std::size_t host_bytes_ = 0;
+  CUdeviceptr device_base_ = 0;  // of host_
+  std::size_t entries_at_ = 0, results_at_ = 0, control_at_ = 0;
+  gate::GateSlot* slots_ = nullptr;
+  gate::GateEntry* entries_ = nullptr;
+  gate::GateControl* control_ = nullptr;
+  unsigned char* results_ = nullptr;
+  CUdeviceptr workspace_ = 0;
+  mutable std::atomic<std::uint32_t> launches_{0};
+  std::uint64_t timeout_ns_ = 0;
+  std::uint32_t sketch_floats_ = 0;
+  std::uint32_t flags_ = 0;
+  unsigned char uuid_[16] = {};
+  std::string device_name_;
+};
+
+}  // namespace gradprobe

@@ -1,0 +1,62 @@
+#include "log.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+
+namespace gradprobe {
+namespace {
+constexpr int kNcclWarn = 2;
+constexpr int kNcclInfo = 3;
+constexpr unsigned long kNcclInit = 1;  // the subsystem whose INFO lines NCCL prints by default
+}  // namespace
+
+Log::Log(NcclLogger logger, LogTarget target) : logger_(logger) {
+  const char* level = std::getenv("NCCL_DEBUG");
+  const bool nccl_speaks = level != nullptr && *level != '\0';
+  to_nccl_ = logger != nullptr && (target == LogTarget::nccl || target == LogTarget::automatic);
+  to_stderr_ =
+      target == LogTarget::stderr_only || (target == LogTarget::automatic && (logger == nullptr || !nccl_speaks));
+}
+
+void Log::write(Level level, const char* format, va_list arguments) const {
+  char line[1024];
+  std::vsnprintf(line, sizeof line, format, arguments);
+  if (to_nccl_) logger_(level == Level::warn ? kNcclWarn : kNcclInfo, kNcclInit, "gradprobe", 0, "gradprobe: %s", line);
+  if (to_stderr_ && level != Level::info) {
+    // One write() for the whole line, so that lines of several ranks on one terminal don't mix.
+    char whole[1100];
+    const int n = std::snprintf(whole, sizeof whole, "gradprobe: %s\n", line);
+    if (n > 0) {
+      const ssize_t written =
+          ::write(STDERR_FILENO, whole, std::min<std::size_t>(static_cast<std::size_t>(n), sizeof whole - 1));
+      static_cast<void>(written);
+    }
+  }
+}
+
+void Log::warn(const char* format, ...) const {
+  va_list arguments;
+  va_start(arguments, format);
+  write(Level::warn, format, arguments);
+  va_end(arguments);
+}
+
+void Log::info(const char* format, ...) const {
+  va_list arguments;
+  va_start(arguments, format);
+  write(Level::info, format, arguments);
+  va_end(arguments);
+}
+
+void Log::notice(const char* format, ...) const {
+  va_list arguments;
+  va_start(arguments, format);
+  write(Level::notice, format, arguments);
+  va_end(arguments);
+}
+
+}  // namespace gradprobe

@@ -1,0 +1,83 @@
+// What callbacks tell the collector about each collective, in tables that never allocate after construction.
+//
+// An op is one collective call on a communicator, numbered from 0 in the order of the API calls (the same on all
+// ranks). Callbacks fill an Op and hand it over by storing `state`; the collector walks the ops in order and frees them
+// by moving its cursor on. Captured ops live as long as the communicator, since every replay refers to them.
+#pragma once
+
+#include <gradprobe/ring_format.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "gate_channel.hpp"
+
+namespace gradprobe {
+
+inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
+inline constexpr std::uint32_t kDirectOps = 8192;
+inline constexpr std::uint32_t kCapturedOps = 4096;
+
+enum class OpState : std::uint32_t {
+  announced,  // CollApi seen, outcome open
+  done,       // the collector has written its record
+  missed,     // `reason` says why; the collector writes the record
+  ignored,    // outside what gradprobe measures (Broadcast, large AllGather, ...): no record
+  captured,   // placeholder in the table of direct ops: the op itself is in the table of captured ops
+};
+
+struct Op {
+  std::atomic<OpState> state{OpState::ignored};
+  Missed reason = Missed::none;
+  bool eligible = false;   // can be measured
+  bool placed = false;     // has an entry in a slot
+  bool addressed = false;  // send and recv are known
+  bool captured = false;
+  gate::EntryMode mode = gate::kBucket;
+  Function function = Function::unknown;
+  Datatype datatype = Datatype::unknown;
+  std::uint64_t ordinal = kNone;
+  std::uint64_t count = 0;  // elements of the input
+  std::uint64_t send = 0, recv = 0;
+  std::uint32_t batch = 0;
+};
+
+enum class SlotState : std::uint32_t {
+  free,
+  open,       // gate launched, buffers not told yet
+  published,  // buffers told
+  cancelled,  // given up by the host
+};
+
+// The host's side of a gate slot.
+struct Slot {
+  std::atomic<SlotState> state{SlotState::free};
+  std::atomic<bool> launched{false};        // the gate runs or will: wait for the device before reuse
+  std::atomic<bool> slow_launch{false};     // the launch call took about as long as the gate's time-out
+  std::atomic<bool> graph_released{false};  // captured: no graph can run it any more
+  std::atomic<bool> failed{false};          // a kernel of the launch was refused
+  std::uint32_t first_entry = 0, capacity = 0;
+  std::uint32_t arena_entries = 0;  // capacity, and what was left unused at the arena's end before it
+  std::atomic<std::uint32_t> entries{0};
+  std::uint32_t batch = 0;
+};
+
+struct OpTables {
+  std::unique_ptr<Op[]> direct = std::make_unique<Op[]>(kDirectOps);
+  std::unique_ptr<Op[]> captured = std::make_unique<Op[]>(kCapturedOps);
+  std::unique_ptr<Slot[]> slots = std::make_unique<Slot[]>(kSlots);
+  std::unique_ptr<Op*[]> entry_op = std::make_unique<Op*[]>(kEntries);  // whose input the entry is
+
+  std::atomic<std::uint64_t> announced{0};     // ops handed over; op i is direct[i % kDirectOps]
+  std::atomic<std::uint64_t> collected{0};     // ops that the collector has finished: their places are free
+  std::atomic<std::uint64_t> slots_opened{0};  // direct slots handed out so far; slot i is slots[i % kDirectSlots]
+  std::atomic<std::uint64_t> slots_freed{0};
+
+  // Collectives that never became an op or a record, by reason.
+  std::atomic<std::uint64_t> uncounted[static_cast<std::size_t>(Missed::count_)] = {};
+
+  Op& direct_op(std::uint64_t ordinal) const { return direct[ordinal % kDirectOps]; }
+};
+
+}  // namespace gradprobe

@@ -1,0 +1,79 @@
+// What the process has one of: the table of communicators, the collector thread, the switch that turns gating off.
+// Adapters (profiler_v*.cpp) turn NCCL's calls into calls of this.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "communicator.hpp"
+#include "drain.hpp"
+#include "log.hpp"
+
+namespace gradprobe {
+
+// What NCCL tells in init.
+struct InitCall {
+  std::uint64_t comm_id = 0;
+  std::string comm_name;
+  std::uint32_t rank = 0, nranks = 0, nnodes = 0;
+  std::uint32_t profiler_abi = 0;
+  NcclLogger logger = nullptr;
+};
+
+class Process {
+ public:
+  // Never destroyed: NCCL's and CUDA's threads may call while the process exits.
+  static Process& get();
+
+  // Starts measuring a communicator. Returns its context, null when it is not measured (the reason is logged).
+  // `*mask` gets the events that NCCL shall report. Allocates, locks, calls CUDA: only for init.
+  void* open(const InitCall& call, int* mask);
+  // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
+  void close(void* context);
+
+  // The communicator of a context or an event handle; null when there is none any more, or in a forked child.
+  Communicator* find(Handle handle) {
+    if (forked_.load(std::memory_order_relaxed)) return nullptr;
+    const CommunicatorId id = handle.communicator();
+    const Entry& entry = entries_[id.index];
+    Communicator* c = entry.live.load(std::memory_order_acquire);
+    return c != nullptr && c->id() == id ? c : nullptr;
+  }
+
+ private:
+  struct Entry {
+    std::atomic<Communicator*> live{nullptr};  // what callbacks use
+    std::unique_ptr<Communicator> communicator;
+    std::unique_ptr<Drain> drain;
+    std::uint32_t generation = 0;
+    std::uint32_t gate_timeout_ms = 0;
+  };
+
+  Process();
+  void collect();
+  void start_collector();
+  void at_exit();
+  void wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock);
+  static void graph_gone(void* token);
+
+  // Guards entries_ (but for `live`) and every Drain; callbacks never take it.
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::array<Entry, kMaxCommunicators> entries_;
+  std::uint32_t open_ = 0;
+  bool stop_ = false;
+  std::thread collector_;
+  std::atomic<bool> switched_off_{false};
+  std::atomic<bool> forked_{false};
+};
+
+// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch.
+inline constexpr int kActivationMask = 1 | 2 | 256 | 512 | 2048;
+
+}  // namespace gradprobe
