@@ -1,0 +1,164 @@
+// Gives every record of a ring its step, also those written before the step's period was known.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ring_format.hpp"
+#include "step_detector.hpp"
+
+namespace gradprobe {
+
+// A record without its sketch.
+struct NumberedHead {
+  std::uint64_t number = 0;  // of the ring
+  RecordHead head{};
+};
+
+struct AssignedStep {
+  std::uint64_t step = kNone;
+  std::uint32_t step_op = 0;
+  std::uint32_t ops_per_step = 0;  // 0 while unknown
+  bool extra = false;
+};
+
+namespace detail {
+
+constexpr bool is_op(const RecordHead& head) {
+  const auto kind = static_cast<RecordKind>(head.kind);
+  return kind == RecordKind::collective || kind == RecordKind::scalar;
+}
+
+inline std::uint64_t signature_of(const RecordHead& head) {
+  const CollectiveBody& body = head.collective;
+  return step_signature(static_cast<Function>(body.function), static_cast<Datatype>(body.datatype), body.count);
+}
+
+// One op in ring order. `joined`: no record is missing between it and the op before.
+struct SequenceOp {
+  std::size_t record;
+  std::uint64_t signature;
+  bool joined;
+};
+
+// Numbers ops[begin, anchor) backwards from ops[anchor], whose step is known. `floor` is the last step known before.
+inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, std::size_t anchor, bool whole_run,
+                          std::uint64_t floor, std::vector<AssignedStep>& steps) {
+  const AssignedStep known = steps[ops[anchor].record];
+  const std::size_t period = known.ops_per_step;
+  if (period == 0) return;
+  std::size_t first = anchor;  // ops[first, anchor) continue the pattern backwards
+  while (first > begin && ops[first].joined && first - 1 + period < ops.size() &&
+         ops[first - 1].signature == ops[first - 1 + period].signature) {
+    first--;
+  }
+  std::uint64_t step = known.step;
+  std::size_t phase = known.step_op;
+  std::size_t whole = phase == 0 ? anchor : first;  // where the earliest whole period begins
+  for (std::size_t i = anchor; i > first; i--) {
+    if (phase == 0) {
+      if (step == 0 || step - 1 < floor) break;
+      step--;
+      phase = period;
+    }
+    phase--;
+    steps[ops[i - 1].record] = {step, static_cast<std::uint32_t>(phase), known.ops_per_step, false};
+    if (phase == 0) whole = i - 1;
+  }
+  if (!whole_run) return;
+  // From the run's first op on: what comes before the first whole period is the irregular first iteration.
+  const AssignedStep& earliest = steps[ops[whole].record];
+  const std::uint64_t before = earliest.step_op == 0 && earliest.step > 0 ? earliest.step - 1 : earliest.step;
+  for (std::size_t i = begin; i < whole; i++) {
+    steps[ops[i].record] = {before, static_cast<std::uint32_t>(i - begin), known.ops_per_step, false};
+  }
+}
+
+// The longest stretch of ops that repeat with a period, of equals the one with the shortest period.
+struct Stretch {
+  std::size_t first = 0, ops = 0, period = 0;
+};
+inline Stretch longest_stretch(std::span<const SequenceOp> ops) {
+  Stretch best;
+  const std::size_t longest_period = std::min<std::size_t>(StepDetector::kMaxPeriod, ops.size() / 2);
+  for (std::size_t period = 1; period <= longest_period; period++) {
+    std::size_t run = 0;
+    for (std::size_t i = period; i < ops.size(); i++) {
+      run = ops[i].signature == ops[i - period].signature ? run + 1 : 0;
+      if (run >= period && run + period > best.ops) best = {i + 1 - run - period, run + period, period};
+    }
+  }
+  return best;
+}
+
+// No step was ever confirmed: with hindsight over all ops of the run. At least two periods, covering half of the ops.
+inline void assign_by_hindsight(std::span<const SequenceOp> ops, std::vector<AssignedStep>& steps) {
+  const Stretch s = longest_stretch(ops);
+  if (s.period == 0 || 2 * s.ops < ops.size()) return;
+  std::size_t whole = s.first;
+  if (s.first != 0) {
+    whole += step_phase(ops[0].signature, s.period, [&](std::size_t i) { return ops[s.first + i].signature; });
+  }
+  const auto period = static_cast<std::uint32_t>(s.period);
+  const std::uint64_t base = whole == 0 ? 0 : 1;
+  for (std::size_t i = 0; i < ops.size(); i++) {
+    AssignedStep& a = steps[ops[i].record];
+    if (i < whole) {
+      a = {0, static_cast<std::uint32_t>(i), period, false};
+    } else if (i < s.first + s.ops) {
+      a = {base + (i - whole) / s.period, static_cast<std::uint32_t>((i - whole) % s.period), period, false};
+    } else {
+      a = {base + (s.first + s.ops - 1 - whole) / s.period, 0, period, true};
+    }
+  }
+}
+
+}  // namespace detail
+
+// The step of every record, in the order given (oldest first, step records included). Steps that the writer confirmed
+// are taken as they are; earlier ops are derived from the first confirmed one after them. If the writer never confirmed
+// any, and the ring goes back to the run's first op, the whole sequence is searched. What stays unknown is kNone.
+inline std::vector<AssignedStep> assign_steps(std::span<const NumberedHead> records) {
+  std::vector<AssignedStep> steps(records.size());
+  std::vector<detail::SequenceOp> ops;
+  std::vector<std::size_t> confirmed;  // indexes into ops
+  for (std::size_t i = 0; i < records.size(); i++) {
+    const RecordHead& head = records[i].head;
+    if (static_cast<RecordKind>(head.kind) == RecordKind::step) {
+      steps[i] = {head.step, 0, head.ops_per_step, false};
+      continue;
+    }
+    if (!detail::is_op(head)) continue;
+    const bool joined = !ops.empty() && [&] {
+      for (std::size_t j = ops.back().record; j < i; j++)
+        if (records[j + 1].number != records[j].number + 1) return false;
+      return true;
+    }();
+    if ((head.flags & kFlagStepConfirmed) != 0) {
+      steps[i] = {head.step, head.step_op, head.ops_per_step, (head.flags & kFlagExtraOp) != 0};
+      if (!steps[i].extra) confirmed.push_back(ops.size());
+    }
+    ops.push_back({i, detail::signature_of(head), joined});
+  }
+  if (ops.empty()) return steps;
+  const bool from_start = records.front().number == 0;
+  if (confirmed.empty()) {
+    const bool gapless = std::all_of(ops.begin() + 1, ops.end(), [](const auto& op) { return op.joined; });
+    if (from_start && gapless) detail::assign_by_hindsight(ops, steps);
+    return steps;
+  }
+  std::size_t begin = 0;
+  std::uint64_t floor = 0;
+  for (const std::size_t anchor : confirmed) {
+    const bool gap_is_open = anchor > begin && steps[ops[anchor - 1].record].step == kNone;
+    if (gap_is_open) detail::assign_before(ops, begin, anchor, from_start && begin == 0, floor, steps);
+    begin = anchor + 1;
+    floor = steps[ops[anchor].record].step;
+  }
+  return steps;
+}
+
+}  // namespace gradprobe

@@ -1,0 +1,55 @@
+#include "output.hpp"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <gradprobe/ring_format.hpp>
+
+namespace gradprobe::tool {
+
+void print_line(std::string_view line) {
+  if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fputc('\n', stdout) == EOF) {
+    throw OutputClosed(errno);
+  }
+}
+
+void print_json(const Json& object) {
+  print_line(object.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void flush_output() {
+  if (std::fflush(stdout) != 0) throw OutputClosed(errno);
+}
+
+void print_note(std::string_view text) {
+  fmt::print(stderr, "gradprobe: {}\n", text);
+}
+
+std::string printable(std::string_view text) {
+  std::string safe(text);
+  for (char& c : safe)
+    if (c < 0x20 || c > 0x7e) c = '?';
+  return safe;
+}
+
+Json json_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+Json json_number(const std::optional<double>& value) {
+  return value ? json_number(*value) : Json(nullptr);
+}
+
+Json json_or_null(std::uint64_t value) {
+  return value == kNone ? Json(nullptr) : Json(value);
+}
+
+std::string hex(std::uint64_t value) {
+  return fmt::format("{:016x}", value);
+}
+
+}  // namespace gradprobe::tool

@@ -1,0 +1,43 @@
+// Standard output that ends quietly when nobody reads it any more, and text made safe to print.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace gradprobe::tool {
+
+using Json = nlohmann::ordered_json;
+
+// A write to stdout failed: the reader is gone (quiet) or the disk is full.
+class OutputClosed {
+ public:
+  explicit OutputClosed(int error) : error_(error) {}
+  int error() const { return error_; }
+
+ private:
+  int error_;
+};
+
+// One line to stdout. Throws OutputClosed.
+void print_line(std::string_view line);
+void print_json(const Json& object);
+void flush_output();
+
+// One line to stderr.
+void print_note(std::string_view text);
+
+// Control characters and bytes that are not ASCII as '?': files name hosts and communicators, terminals obey them.
+std::string printable(std::string_view text);
+
+// Finite numbers as numbers; JSON has no others, so "NaN", "Infinity" and "-Infinity" are strings.
+Json json_number(double value);
+Json json_number(const std::optional<double>& value);  // null without a value
+Json json_or_null(std::uint64_t value);                // null for kNone
+
+std::string hex(std::uint64_t value);  // 16 digits
+
+}  // namespace gradprobe::tool

@@ -1,0 +1,108 @@
+#include "ring_files.hpp"
+
+#include <signal.h>
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <tuple>
+
+#include <fmt/format.h>
+
+namespace gradprobe::tool {
+namespace fs = std::filesystem;
+namespace {
+
+// The collector updates the heartbeat every second; a busy host may delay it.
+constexpr std::uint64_t kStaleNs = 10'000'000'000;
+
+std::uint64_t realtime_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+}
+
+std::string this_boot() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+void open_folder(const std::string& path, RingFiles& found) {
+  std::error_code ec;
+  std::vector<fs::path> rings;
+  std::size_t others = 0;
+  for (fs::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec)) {
+    std::error_code ignored;
+    if (it->is_directory(ignored)) continue;
+    if (it->path().extension() == ".ring")
+      rings.push_back(it->path());
+    else
+      others++;
+  }
+  if (ec) {
+    found.error = fmt::format("{}: can't list the folder: {}; run as the user who wrote it", path, ec.message());
+    return;
+  }
+  if (rings.empty()) {
+    found.error =
+        fmt::format("{}: no ring files (*.ring); give the folder that the plugin's banner names (GRADPROBE_DIR)", path);
+    return;
+  }
+  if (others > 0) found.notes.push_back(fmt::format("{}: {} other file(s) skipped (not *.ring)", path, others));
+  std::string first_error;
+  for (const fs::path& ring : rings) {
+    RingReader::Opened opened = RingReader::open(ring.string());
+    if (opened.reader) {
+      found.readers.push_back(std::move(*opened.reader));
+      continue;
+    }
+    if (first_error.empty()) first_error = opened.error;
+    found.notes.push_back("skipped " + opened.error);
+  }
+  if (found.readers.empty()) {
+    found.error = first_error;
+    found.notes.clear();
+  }
+}
+
+}  // namespace
+
+RingFiles open_rings(const std::string& path) {
+  RingFiles found;
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) {
+    open_folder(path, found);
+  } else {
+    RingReader::Opened opened = RingReader::open(path);
+    if (opened.reader)
+      found.readers.push_back(std::move(*opened.reader));
+    else
+      found.error = opened.error;
+  }
+  std::sort(found.readers.begin(), found.readers.end(), [](const RingReader& a, const RingReader& b) {
+    const auto key = [](const RingReader& r) {
+      const FileHeader& h = r.header();
+      return std::tuple(h.comm_id, h.rank, h.start_time_ns, r.name());
+    };
+    return key(a) < key(b);
+  });
+  return found;
+}
+
+Writer writer_of(const RingReader& reader, const LiveCounters& counters) {
+  if (counters.state == static_cast<std::uint64_t>(RingState::finalized)) return Writer::finalized;
+  const std::uint64_t now = realtime_ns();
+  const bool fresh = counters.heartbeat_ns + kStaleNs > now && counters.heartbeat_ns <= now + kStaleNs;
+  const FileHeader& header = reader.header();
+  if (field_text(header.boot_id) != this_boot()) return fresh ? Writer::alive : Writer::elsewhere;
+  const auto pid = static_cast<pid_t>(header.pid);
+  const bool exists = pid > 0 && (::kill(pid, 0) == 0 || errno == EPERM);
+  if (!exists) return Writer::dead;
+  return fresh ? Writer::alive : Writer::stalled;
+}
+
+}  // namespace gradprobe::tool

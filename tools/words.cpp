@@ -1,0 +1,52 @@
+#include "words.hpp"
+
+namespace gradprobe::tool {
+
+const char* const kScaleAssumption =
+    "Norms are of each rank's input as given to NCCL. Frameworks scale gradients at different places (DDP divides by "
+    "the "
+    "number of ranks before the all-reduce, others use ncclAvg or divide afterwards), so absolute norms differ by a "
+    "constant factor; their std/mean and the cosines don't.";
+
+const char* missed_in_words(Missed reason) {
+  switch (reason) {
+    case Missed::none:
+      return "measured";
+    case Missed::timeout:
+      return "NCCL named the buffers later than GRADPROBE_GATE_TIMEOUT";
+    case Missed::launch_blocking:
+      return "CUDA_LAUNCH_BLOCKING was set, which leaves no moment to measure in";
+    case Missed::launch_failed:
+      return "CUDA refused the measuring kernels";
+    case Missed::backlog:
+      return "too many collectives were in flight";
+    case Missed::unsupported_datatype:
+      return "the datatype is not measured";
+    case Missed::unsupported_nccl:
+      return "NCCL is older than 2.28 and announces nothing before the launch";
+    case Missed::no_cuda:
+      return "no usable CUDA driver, context or memory";
+    case Missed::ambiguous:
+      return "the launch could not be linked to its collective without doubt";
+    case Missed::no_events:
+      return "NCCL announced the call and reported no launch (symmetric-memory kernels do this)";
+    case Missed::busy:
+      return "an earlier measurement of the communicator was still running";
+    case Missed::result_lost:
+      return "measured, but the collector fell too far behind to read it";
+    case Missed::switched_off:
+      return "gating was switched off for the process (its log says why)";
+    case Missed::unsupported_function:
+      return "the function is not measured";
+      return "called in a forked child, which may not write its parent's ring";
+    case Missed::count_:
+      break;
+  }
+  return "reason unknown to this version";
+}
+
+const char* status_name(std::uint16_t missed) {
+  return name(static_cast<Missed>(missed));
+}
+
+}  // namespace gradprobe::tool

@@ -1,0 +1,19 @@
+// What the numbers of a ring mean, in words.
+#pragma once
+
+#include <gradprobe/ring_format.hpp>
+
+#include <string>
+
+namespace gradprobe::tool {
+
+// Why an input was not measured, as a sentence part: "NCCL named the buffers too late (...)".
+const char* missed_in_words(Missed reason);
+
+// "measured", or the reason's short name.
+const char* status_name(std::uint16_t missed);
+
+// Printed wherever gradient norms are.
+extern const char* const kScaleAssumption;
+
+}  // namespace gradprobe::tool
