@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -37,6 +36,11 @@ T load(const unsigned char* p) {
   return v;
 }
 
+// 2^exponent for exponents of normal doubles. Not std::ldexp: the plugin shares this header and links without libm.
+constexpr double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + exponent) << 52);
+}
+
 // IEEE-like small formats. `has_infinity` is false for e4m3, whose only special value is NaN with all bits set.
 inline double small_float(std::uint32_t bits, int exponent_bits, int mantissa_bits, bool has_infinity) {
   const std::uint32_t exponent_mask = (1u << exponent_bits) - 1;
@@ -49,9 +53,9 @@ inline double small_float(std::uint32_t bits, int exponent_bits, int mantissa_bi
     if (has_infinity && mantissa == 0) return sign * std::numeric_limits<double>::infinity();
     if (has_infinity || mantissa == mantissa_mask) return std::numeric_limits<double>::quiet_NaN();
   }
-  if (exponent == 0) return sign * std::ldexp(static_cast<double>(mantissa), 1 - bias - mantissa_bits);
-  return sign * std::ldexp(static_cast<double>(mantissa | (1u << mantissa_bits)),
-                           static_cast<int>(exponent) - bias - mantissa_bits);
+  if (exponent == 0) return sign * static_cast<double>(mantissa) * power_of_two(1 - bias - mantissa_bits);
+  return sign * static_cast<double>(mantissa | (1u << mantissa_bits)) *
+         power_of_two(static_cast<int>(exponent) - bias - mantissa_bits);
 }
 
 }  // namespace detail
