@@ -8,8 +8,8 @@ trap 'rm -rf "$scratch"' EXIT
 repo=$scratch/repo bin=$scratch/bin calls=$scratch/calls state=$scratch/state
 failures=0
 
-real_tools=(awk basename bash cat cut date dirname env grep head id ls mkdir mktemp mv nproc printf readlink rm sed sleep
-  sort tail touch tr uname)
+real_tools=(awk basename bash cat cut date dirname env grep head id ln ls mkdir mktemp mv nproc readlink rm sed sleep sort
+  tail touch tr uname)
 
 fake() { # name: the body of a bash script on standard input; it may use $calls, $state and $bin
   # Removed first: it may be a link to the machine's own program, which must not be written through.
@@ -41,9 +41,10 @@ fresh_machine() {
   rm -rf "$repo" "$bin" "$state" "$calls" "$scratch/opt"
   mkdir -p "$repo" "$bin" "$state" "$scratch/opt"
   touch "$calls"
-  # The third place is a fixed path of the machine that the tests run on: moved into the scratch folder.
-  sed "s|/usr/local/cuda/|$scratch/opt/cuda/|" "$SOURCE_DIR/run" >"$repo/run"
-  cmp -s "$SOURCE_DIR/run" "$repo/run" && fail "the copy of ./run still uses the machine's own toolkit"
+  # Fixed paths of the machine that the tests run on are moved into the scratch folder.
+  sed "s|/usr/local/cuda/|$scratch/opt/cuda/|; s|/dev/nvidiactl|$state/nvidiactl|; s|/dev/dxg|$state/dxg|" \
+    "$SOURCE_DIR/run" >"$repo/run"
+  if grep -qE '/usr/local/cuda/|/dev/(nvidiactl|dxg)' "$repo/run"; then fail "the copy of ./run looks at the machine"; fi
   for tool in "${real_tools[@]}"; do ln -s "$(type -P "$tool")" "$bin/$tool"; done
   fake cmake <<'END'
 if [[ $1 == --version ]]; then
@@ -66,7 +67,8 @@ END
 # run_it ARGS...: starts the copy; sets rc, and the files $scratch/out and $scratch/err.
 run_it() {
   rc=0
-  env -i PATH="$bin" HOME="$scratch" ${cuda_home:+CUDA_HOME="$cuda_home"} "$BASH" "$repo/run" "$@" \
+  env -i PATH="$bin" HOME="$scratch" ${cuda_home:+CUDA_HOME="$cuda_home"} \
+    ${library_path:+LD_LIBRARY_PATH="$library_path"} "$BASH" "$repo/run" "$@" \
     >"$scratch/out" 2>"$scratch/err" </dev/null || rc=$?
 }
 

@@ -54,18 +54,4 @@ touch "$state/demo-fails"
 run_it demo
 expect_rc 1 "the demo fails"
 
-: >"$calls"
-run_it demo --gpu
-expect_rc 2 "no driver"
-expect_lines err 1
-expect_in err "--gpu: no libcuda.so.1 on this machine"
-expect_lines calls 0
-
-fake ldconfig <<<"printf '\tlibcuda.so.1 (libc6,x86-64) => /lib/libcuda.so.1\n'"
-fake nvidia-smi <<<'echo "No devices were found"; exit 6'
-run_it demo --gpu
-expect_rc 2 "a driver library without a GPU"
-expect_lines err 1
-expect_in err "--gpu: "
-expect_lines calls 0
 finish

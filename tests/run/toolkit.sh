@@ -58,7 +58,6 @@ mkdir -p $repo/.venv/lib/python3.11/site-packages/nvidia
 ln -sfn $state/wheel $repo/.venv/lib/python3.11/site-packages/nvidia/cu13
 END
   chmod +x "$state/pip"
-  ln -s "$(type -P ln)" "$bin/ln"
 }
 
 machine_without_toolkit
