@@ -9,7 +9,7 @@ namespace gradprobe::demo {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kPoll = std::chrono::microseconds(200);
+constexpr auto kPoll = std::chrono::microseconds(500);
 
 void* pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);

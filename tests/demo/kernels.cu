@@ -8,10 +8,10 @@
 
 namespace {
 
-// C (m x n) = A (m x k) * B (k x n), one CTA of 64 threads for a 32 x 64 tile of C, one thread for 4 x 8 elements.
+// C (m x n) = A (m x k) * B (k x n), one CTA of 64 threads for a 64 x 64 tile of C, one thread for 8 x 8 elements.
 // Bounds are checked where tiles are loaded and stored; in between they are full of zeros, so the inner loop of
-// 32 multiply-adds for 3 shared loads runs without a test.
-constexpr int kTileM = 32;
+// 64 multiply-adds for 4 shared loads runs without a test.
+constexpr int kTileM = 64;
 constexpr int kTileN = 64;
 constexpr int kTileK = 16;
 constexpr int kThreads = 64;
@@ -34,7 +34,7 @@ __device__ void multiply(const float* a, const float* b, int m, int n, int k, Ep
   const int first_column = static_cast<int>(blockIdx.x) * kTileN;
   const int ty = thread / 8;
   const int tx = thread % 8;
-  float sum[4][8] = {};
+  float sum[8][8] = {};
 
   for (int k0 = 0; k0 < k; k0 += kTileK) {
     float* flat_a = &tile_a[0][0].x;
@@ -57,13 +57,14 @@ __device__ void multiply(const float* a, const float* b, int m, int n, int k, Ep
     __syncthreads();
 #pragma unroll
     for (int kk = 0; kk < kTileK; ++kk) {
-      const float4 x = tile_a[kk][ty];
+      const float4 x0 = tile_a[kk][ty];
+      const float4 x1 = tile_a[kk][ty + 8];
       const float4 y0 = tile_b[kk][tx];
       const float4 y1 = tile_b[kk][tx + 8];
-      const float left[4] = {x.x, x.y, x.z, x.w};
+      const float left[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
       const float right[8] = {y0.x, y0.y, y0.z, y0.w, y1.x, y1.y, y1.z, y1.w};
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
+      for (int r = 0; r < 8; ++r) {
 #pragma unroll
         for (int c = 0; c < 8; ++c) sum[r][c] = fmaf(left[r], right[c], sum[r][c]);
       }
@@ -72,8 +73,8 @@ __device__ void multiply(const float* a, const float* b, int m, int n, int k, Ep
   }
 
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const int row = first_row + 4 * ty + r;
+  for (int r = 0; r < 8; ++r) {
+    const int row = first_row + 4 * ty + (r < 4 ? r : 28 + r);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const int column = first_column + 4 * tx + (c < 4 ? c : 28 + c);

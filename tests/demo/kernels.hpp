@@ -16,9 +16,9 @@ constexpr unsigned blocks_for(int count, unsigned threads) {
 constexpr Grid grid_1d(int count) {
   return {blocks_for(count, 256), 1, 256};
 }
-// For the matrix kernels: one CTA for each 32 x 64 tile of the result.
+// For the matrix kernels: one CTA for each 64 x 64 tile of the result.
 constexpr Grid grid_tiles(int rows, int columns) {
-  return {blocks_for(columns, 64), blocks_for(rows, 32), 64};
+  return {blocks_for(columns, 64), blocks_for(rows, 64), 64};
 }
 
 template <class... Args>
