@@ -1,0 +1,50 @@
+// Everything that is set through the environment, read anew for each communicator.
+//
+// name                            default  meaning
+// STANDIN_NCCL_VERSION            2.28.9   which release to behave as, 2.23 to 2.30, as major.minor[.patch]: what
+//                                          ncclGetVersion says, which profiler structs are known (2.23: v1, 2.24 and
+//                                          2.25: v2, 2.26: v3, 2.27: v4, 2.28: v5, 2.29 and later: v6, and all older
+//                                          ones), which profiler calls are made and in which order
+// STANDIN_NCCL_NODES              1        number of nodes told to the profiler's init; above 1 ranks are taken to talk
+//                                          over a network, so every launch has proxy work
+// STANDIN_NCCL_HOST_CALLBACK      0        1: every launch has proxy work, as with a network: Group and Coll events
+// come
+//                                          from a CUDA host function where the real library does so (a captured launch,
+//                                          CUDA_LAUNCH_BLOCKING, or a captured graph's host function still running).
+//                                          2: from a host function for every launch
+// STANDIN_NCCL_MAX_COLLS_PER_LAUNCH 0      a group's collectives are split into launches of at most so many; 0: no
+// limit STANDIN_NCCL_CHUNK_KIB          0        size of a rank's exchange buffer; 0: chosen from the number of ranks
+// STANDIN_NCCL_JOIN_TIMEOUT       120      seconds to wait for the other ranks of a new communicator
+//
+// As in the real library: NCCL_PROFILER_PLUGIN, NCCL_DEBUG, NCCL_DEBUG_FILE, NCCL_DEBUG_SUBSYS, CUDA_LAUNCH_BLOCKING,
+// NCCL_ALLGATHERV_ENABLE (from 2.29 on ncclBroadcast makes no launch or Coll events unless this is 0).
+#pragma once
+#include <cstddef>
+#include <string>
+
+namespace standin {
+
+struct Settings {
+  int minor = 28;  // of release 2.minor.patch
+  int patch = 9;
+  int nodes = 1;
+  bool proxy_work = false;
+  bool always_host_callback = false;
+  bool launch_blocking = false;
+  bool allgatherv = true;
+  int max_colls_per_launch = 0;
+  size_t chunk_bytes = 0;
+  int join_timeout_s = 120;
+
+  int version_code() const { return 20000 + minor * 100 + patch; }
+  // GroupApi, CollApi, P2pApi and KernelLaunch events exist.
+  bool has_api_events() const { return minor >= 28; }
+  // Clean-up runs on a thread of the library even for one communicator.
+  bool destroys_on_own_thread() const { return minor < 28; }
+  int newest_profiler_abi() const;
+};
+
+// False with one line in `error` that names the variable when one has an impossible value.
+bool read_settings(Settings* out, std::string* error);
+
+}  // namespace standin
