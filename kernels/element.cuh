@@ -15,6 +15,7 @@ struct VectorLayout {
   static constexpr int kTeamThreads = static_cast<int>(kRegisterSketch) / kPerVector;  // threads of one superrow
   static constexpr int kTeams = static_cast<int>(kThreads) / kTeamThreads;             // superrows of a unit
 };
+inline constexpr int kMaxTeams = VectorLayout<2>::kTeams;
 static_assert(unit_elements(4) == VectorLayout<4>::kTeams * kSuperrow);
 static_assert(unit_elements(2) == VectorLayout<2>::kTeams * kSuperrow);
 
@@ -54,8 +55,8 @@ struct F32 : VectorLayout<4> {
   static __device__ __forceinline__ std::uint32_t magnitude(std::uint32_t word, int) {
     return word & 0x7fffffffu;
   }
-  static __device__ __forceinline__ std::uint32_t cleared(std::uint32_t, int) {
-    return 0;
+  static __device__ __forceinline__ bool negative(std::uint32_t word, int) {
+    return word >> 31;
   }
   static __device__ __forceinline__ float decode(std::uint32_t bits) {
     return __uint_as_float(bits);
@@ -91,8 +92,8 @@ struct Half : VectorLayout<2> {
   static __device__ __forceinline__ std::uint32_t magnitude(std::uint32_t word, int half) {
     return word >> (16 * half) & 0x7fffu;
   }
-  static __device__ __forceinline__ std::uint32_t cleared(std::uint32_t word, int half) {
-    return word & ~(0xffffu << (16 * half));
+  static __device__ __forceinline__ bool negative(std::uint32_t word, int half) {
+    return word >> (16 * half + 15) & 1;
   }
   static __device__ __forceinline__ std::uint32_t zeros(std::uint32_t word) {
     return __popc(~((word & 0x7fff7fffu) + 0x7fff7fffu) & 0x80008000u);

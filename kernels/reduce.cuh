@@ -64,10 +64,11 @@ __device__ __forceinline__ void add_sketches(const float* partials, std::uint32_
   }
 }
 
-// Adds the scalars of parts low...high, 16 at most. Called by the first 16 threads; thread 0 gets the sum.
-__device__ __forceinline__ PartialScalars add_scalars(const PartialScalars* partials, std::uint32_t low,
-                                                      std::uint32_t high, std::uint32_t first,
-                                                      ScalarWarpReduce::TempStorage& storage) {
+// Adds the scalars of parts low...high, 16 at most, in the first half warp.
+__device__ __forceinline__ void add_scalars(const PartialScalars* partials, std::uint32_t low, std::uint32_t high,
+                                            std::uint32_t first, ScalarWarpReduce::TempStorage& storage,
+                                            PartialScalars* sum) {
+  if (threadIdx.x >= kBlockCtas) return;
   PartialScalars mine = empty_scalars();
   const std::uint32_t part = low + threadIdx.x;
   if (part <= high) {
@@ -81,7 +82,8 @@ __device__ __forceinline__ PartialScalars add_scalars(const PartialScalars* part
             __ldcg(&p->max_bits),
             0};
   }
-  return ScalarWarpReduce(storage).Reduce(mine, AddScalars{});
+  const PartialScalars total = ScalarWarpReduce(storage).Reduce(mine, AddScalars{});
+  if (threadIdx.x == 0) *sum = total;
 }
 
 // True in the CTA that arrives as the last of `parts`; it then sees what the others wrote before. By all threads.

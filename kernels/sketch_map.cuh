@@ -40,25 +40,25 @@ __device__ __forceinline__ std::uint32_t hash(std::uint32_t x, std::uint32_t ka,
 // Where a thread finds its vector in each of a superrow's eight slots, in bytes from the superrow's beginning.
 template <typename Element>
 struct SuperrowMap {
-  std::uint32_t offset[8];
+  static constexpr bool kFour = Element::kBytes == 4;
+  static constexpr int kShift = kFour ? 5 : 4;  // r8 << 3 positions, in bytes of vectors of 4 or 8 positions
+  static constexpr std::uint32_t kRowBytes = kRegisterSketch * Element::kBytes;
+
+  std::uint32_t low, high;  // the eight r8
+  std::uint32_t own;
 
   __device__ __forceinline__ SuperrowMap(std::uint32_t superrow, std::uint32_t member, std::uint32_t k2,
                                          std::uint32_t k3) {
-    constexpr bool kFour = Element::kBytes == 4;
-    constexpr int kShift = kFour ? 5 : 4;  // r8 << 3 positions, in bytes of vectors of 4 or 8 positions
-    constexpr std::uint32_t kRowBytes = kRegisterSketch * Element::kBytes;
     const std::uint64_t product = hash_product(4 * superrow, k2, k3);
-    const std::uint32_t low = fold_halves(product), high = hash(4 * superrow + 1, k2, k3);
-    const std::uint32_t rho = static_cast<std::uint32_t>(product >> 61);
-    const std::uint32_t own = (member * 16) ^ (rho * kRowBytes);
-#pragma unroll
-    for (int s = 0; s < 8; ++s) {
-      const std::uint32_t word = s < 4 ? low : high;
-      const int right = 8 * (s & 3) - kShift;
-      const std::uint32_t drawn = (right < 0 ? word << -right : word >> right) & (0xffu << kShift);
-      const std::uint32_t fixed = s * kRowBytes + (kFour ? (s >> 2) << 4 : 0);
-      offset[s] = drawn ^ own ^ fixed;
-    }
+    low = fold_halves(product);
+    high = hash(4 * superrow + 1, k2, k3);
+    own = (member * 16) ^ (static_cast<std::uint32_t>(product >> 61) * kRowBytes);
+  }
+  __device__ __forceinline__ std::uint32_t offset(int slot) const {
+    const std::uint32_t word = slot < 4 ? low : high;
+    const int right = 8 * (slot & 3) - kShift;
+    const std::uint32_t drawn = (right < 0 ? word << -right : word >> right) & (0xffu << kShift);
+    return drawn ^ own ^ (slot * kRowBytes + (kFour ? (slot >> 2) << 4 : 0));
   }
 };
 
@@ -94,6 +94,14 @@ struct SignWords<2> {
     return word ^ (pairs[j] << s & 0x80008000u);
   }
 };
+
+// The sign of one element of the vector that a thread loaded for a slot: true is minus.
+template <typename Element>
+__device__ __forceinline__ bool sign_of_element(std::uint32_t superrow, std::uint32_t member, std::uint32_t slot,
+                                                std::uint32_t e, std::uint32_t k0, std::uint32_t k1) {
+  const std::uint32_t word = Element::kBytes == 4 ? member ^ (slot >> 2) : 2 * member + (e >> 2);
+  return hash(superrow * 512 + word, k0, k1) >> (8 * (e & 3) + 7 - slot) & 1;
+}
 
 // Folding 2048 register positions to k: position r * k + (j ^ kFold[r]) goes to j. Without the XOR, positions p and
 // p ^ k would always meet in the same sum, whatever the keys.
