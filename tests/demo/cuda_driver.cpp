@@ -22,6 +22,11 @@ void check(CUresult result, const char* what) {
   if (result != CUDA_SUCCESS) throw CudaError(result, what);
 }
 
+CUresult finish_stream(CUstream stream) {
+  cuStreamSynchronize(stream);
+  return cuStreamDestroy(stream);
+}
+
 Stream make_stream() {
   CUstream stream = nullptr;
   check(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");

@@ -38,7 +38,10 @@ class Owned {
   Handle handle_{};
 };
 
-using Stream = Owned<CUstream, cuStreamDestroy>;
+// Waits for the stream's work, so that whatever it uses can be released next.
+CUresult finish_stream(CUstream stream);
+
+using Stream = Owned<CUstream, finish_stream>;
 using Event = Owned<CUevent, cuEventDestroy>;
 using Module = Owned<CUmodule, cuModuleUnload>;
 using DeviceMemory = Owned<CUdeviceptr, cuMemFree>;

@@ -134,7 +134,8 @@ __global__ void demo_dropout_mask(float* mask, int width, unsigned long long key
 __global__ void demo_hidden(const float* x, const float* w, const float* bias, const float* mask, int batch, int in,
                             int out, float* h) {
   multiply<Stored::plain, Stored::plain>(x, w, batch, out, in, [=](int row, int column, float v) {
-    h[row * out + column] = fmaxf(v + bias[column], 0.0f) * mask[column];
+    const float z = v + bias[column];
+    h[row * out + column] = (z < 0.0f ? 0.0f : z) * mask[column];  // a NaN stays one, as in any framework
   });
 }
 
@@ -188,12 +189,12 @@ __global__ void demo_bias_gradient(const float* dz, int batch, int out, float* d
   db[column] = sum;
 }
 
-// dh = (dz * w^T) through dropout and relu: h is positive where both let the value pass.
+// dh = (dz * w^T) through dropout and relu: h is 0 where one of them stops the value.
 __global__ void demo_hidden_gradient(const float* dz, const float* w, const float* h, const float* mask, int batch,
                                      int in, int out, float* dh) {
   multiply<Stored::plain, Stored::transposed>(dz, w, batch, in, out, [=](int row, int column, float v) {
     const int at = row * in + column;
-    dh[at] = h[at] > 0.0f ? v * mask[column] : 0.0f;
+    dh[at] = h[at] <= 0.0f ? 0.0f : v * mask[column];
   });
 }
 
