@@ -64,8 +64,11 @@ int run(int argc, char** argv) {
                          "One JSON object a line. Unknown values are null; NaN and infinities are the strings \"NaN\", "
                          "\"Infinity\", \"-Infinity\"");
   dump_command->add_option("--kind", dump_options.kinds, "Only this kind of record; may be repeated")
-      ->check(CLI::IsMember({"collective", "step", "scalar"}));
-  dump_command->add_option("--rank", dump_options.ranks, "Only these ranks; may be repeated or a,b,c")->delimiter(',');
+      ->check(CLI::IsMember({"collective", "step", "scalar"}))
+      ->allow_extra_args(false);
+  dump_command->add_option("--rank", dump_options.ranks, "Only these ranks; may be repeated or a,b,c")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   add_step_option(*dump_command, dump_steps);
   dump_command->add_flag("--follow", dump_options.follow,
                          "Go on as records are written, until every writer has finalized its ring or is gone");

@@ -1,0 +1,347 @@
+#include "comparison.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+#include <gradprobe/scalar.hpp>
+
+namespace gradprobe::tool {
+namespace {
+
+RankRing load(const RingReader& reader) {
+  RankRing ring;
+  ring.reader = &reader;
+  ring.counters = reader.counters();
+  ring.writer = writer_of(reader, ring.counters);
+  RingCursor cursor(reader);
+  for (Record record; cursor.next(record) == Next::record;) ring.heads.push_back({record.number, record.head});
+  ring.losses = cursor.losses();
+  ring.steps = assign_steps(ring.heads);
+  for (std::size_t i = 0; i < ring.heads.size(); i++) {
+    const RecordHead& head = ring.heads[i].head;
+    if (!detail::is_op(head) || ring.steps[i].extra) continue;
+    if (ring.steps[i].step == kNone)
+      ring.without_step++;
+    else
+      ring.by_step[ring.steps[i].step][{head.op, head.replay}] = i;
+  }
+  return ring;
+}
+
+// What all ranks must agree on before two buckets are the same.
+auto shape_of(const RecordHead& head) {
+  const CollectiveBody& b = head.collective;
+  return std::tuple(head.kind, b.function, b.datatype, b.count);
+}
+
+bool is_finite(const RecordHead& head) {
+  const CollectiveBody& b = head.collective;
+  return b.nan_count == 0 && b.inf_count == 0 && std::isfinite(b.sum_squares) && b.sum_squares >= 0;
+}
+
+struct RankInStep {
+  const RankRing* ring;
+  const std::map<OpKey, std::size_t>* ops;
+
+  const RecordHead* head(const OpKey& key) const {
+    const auto found = ops->find(key);
+    return found == ops->end() ? nullptr : &ring->heads[found->second].head;
+  }
+};
+
+// Notes in which the same words come for several buckets are counted instead of repeated.
+class Notes {
+ public:
+  void bucket(const OpKey& key, const std::string& why) {
+    auto [entry, fresh] = by_reason_.try_emplace(why, 0, key);
+    entry->second.first++;
+  }
+  void move_to(std::vector<std::string>& notes) const {
+    for (const auto& [why, where] : by_reason_) {
+      notes.push_back(where.first == 1
+                          ? fmt::format("op {} left out: {}", where.second.op, why)
+                          : fmt::format("{} ops from {} on left out: {}", where.first, where.second.op, why));
+    }
+  }
+
+ private:
+  std::map<std::string, std::pair<std::size_t, OpKey>> by_reason_;
+};
+
+std::optional<double> last_loss(const RankInStep& rank) {
+  for (auto op = rank.ops->rbegin(); op != rank.ops->rend(); ++op)
+    if (const auto loss = loss_value(rank.ring->heads[op->second].head)) return loss;
+  return std::nullopt;
+}
+
+void compare_losses(const std::vector<RankInStep>& ranks, StepComparison& result) {
+  std::vector<RankValue> losses;
+  for (const RankInStep& rank : ranks)
+    if (const auto loss = last_loss(rank)) losses.push_back({rank.ring->rank(), *loss});
+  result.loss = dispersion(losses);
+  if (result.loss.non_finite > 0) {
+    result.notes.push_back(fmt::format("the loss of {} rank(s) is not finite", result.loss.non_finite));
+  }
+  if (!losses.empty() && losses.size() < ranks.size()) {
+    result.notes.push_back(fmt::format("{} of {} ranks have a loss", losses.size(), ranks.size()));
+  }
+}
+
+// A run that ends, or is looked at, within a step leaves it incomplete on every rank. Step 0 may be an irregular first
+// iteration, whose length is nobody's business.
+void check_complete(const std::vector<RankInStep>& ranks, StepComparison& result) {
+  std::size_t most = 0, expected = 0;
+  for (const RankInStep& rank : ranks) {
+    most = std::max(most, rank.ops->size());
+    expected = std::max<std::size_t>(expected, rank.ring->steps[rank.ops->begin()->second].ops_per_step);
+  }
+  result.complete = result.step == 0 || most >= expected;
+  if (!result.complete) {
+    result.notes.push_back(fmt::format("incomplete: {} of {} collectives; not in the summary", most, expected));
+  }
+}
+
+// Ranks that measured no gradient in this step say nothing about it, and would leave no bucket that all have.
+std::vector<RankInStep> with_gradients(const std::vector<RankInStep>& ranks, StepComparison& result) {
+  std::vector<RankInStep> kept;
+  std::vector<std::uint32_t> silent;
+  for (const RankInStep& rank : ranks) {
+    const bool any = std::any_of(rank.ops->begin(), rank.ops->end(), [&](const auto& op) {
+      const RecordHead& head = rank.ring->heads[op.second].head;
+      return carries_gradient(head) && head.missed == 0;
+    });
+    if (any)
+      kept.push_back(rank);
+    else
+      silent.push_back(rank.ring->rank());
+  }
+  if (!silent.empty() && !kept.empty()) {
+    result.notes.push_back(fmt::format("no gradient measured on rank(s) {}", rank_list(silent)));
+  }
+  return kept;
+}
+
+// The buckets that are measured, finite and the same on all ranks.
+std::vector<OpKey> common_buckets(const std::vector<RankInStep>& ranks, Notes& notes) {
+  std::set<OpKey> keys;
+  for (const RankInStep& rank : ranks)
+    for (const auto& [key, index] : *rank.ops)
+      if (carries_gradient(rank.ring->heads[index].head)) keys.insert(key);
+  std::vector<OpKey> common;
+  for (const OpKey& key : keys) {
+    std::vector<std::uint32_t> absent, missed, bad;
+    const RecordHead* first = nullptr;
+    bool same = true;
+    for (const RankInStep& rank : ranks) {
+      const RecordHead* head = rank.head(key);
+      if (head == nullptr) {
+        absent.push_back(rank.ring->rank());
+        continue;
+      }
+      if (first == nullptr) first = head;
+      same = same && shape_of(*head) == shape_of(*first);
+      if (head->missed != 0)
+        missed.push_back(rank.ring->rank());
+      else if (!is_finite(*head))
+        bad.push_back(rank.ring->rank());
+    }
+    if (!same)
+      notes.bucket(key, "the ranks' records disagree on function, datatype or count");
+    else if (!bad.empty())
+      notes.bucket(key, "NaN or Inf on rank(s) " + rank_list(bad));
+    else if (!missed.empty())
+      notes.bucket(key, "not measured on rank(s) " + rank_list(missed));
+    else if (!absent.empty())
+      notes.bucket(key, "no record on rank(s) " + rank_list(absent));
+    else
+      common.push_back(key);
+  }
+  return common;
+}
+
+void compare_norms(const std::vector<RankInStep>& ranks, const std::vector<OpKey>& buckets, StepComparison& result) {
+  result.norm_buckets = buckets.size();
+  if (buckets.empty()) return;
+  for (const RankInStep& rank : ranks) {
+    double sum = 0;
+    for (const OpKey& key : buckets) sum += rank.head(key)->collective.sum_squares;
+    result.norms.push_back({rank.ring->rank(), std::sqrt(sum)});
+  }
+  result.norm = dispersion(result.norms);
+}
+
+// Why the sketches of a bucket can't be combined; empty when they can.
+std::string sketch_problem(const std::vector<RankInStep>& ranks, const OpKey& key) {
+  const FileHeader& first_header = ranks.front().ring->reader->header();
+  const RecordHead& first = *ranks.front().head(key);
+  for (const RankInStep& rank : ranks) {
+    const RecordHead& head = *rank.head(key);
+    if ((head.flags & kFlagSketchPresent) == 0) return "no sketch was made (GRADPROBE_SKETCH)";
+    if ((head.flags & kFlagSketchInvalid) != 0) {
+      return fmt::format("values beyond 2^100 on rank {}, too large for a sketch", rank.ring->rank());
+    }
+    if (rank.ring->reader->header().sketch_floats != first_header.sketch_floats) {
+      return "sketches of different length (GRADPROBE_SKETCH must be equal on all ranks)";
+    }
+    if (head.collective.sketch_key != first.collective.sketch_key) {
+      return "sketches made with different keys (GRADPROBE_SEED must be equal on all ranks)";
+    }
+  }
+  return {};
+}
+
+void find_identical(const CosineEstimator& cosines, const std::vector<std::uint32_t>& ranks, StepComparison& result) {
+  std::vector<bool> placed(ranks.size(), false);
+  for (std::size_t i = 0; i < ranks.size(); i++) {
+    if (placed[i]) continue;
+    std::vector<std::uint32_t> group{ranks[i]};
+    for (std::size_t j = i + 1; j < ranks.size(); j++) {
+      if (placed[j] || !cosines.identical(i, j) || !cosines.defined(i, j)) continue;
+      group.push_back(ranks[j]);
+      placed[j] = true;
+    }
+    if (group.size() > 1) result.identical.push_back(std::move(group));
+  }
+}
+
+void compare_directions(const std::vector<RankInStep>& ranks, std::vector<OpKey> buckets, Notes& notes,
+                        StepComparison& result) {
+  std::erase_if(buckets, [&](const OpKey& key) {
+    const std::string problem = sketch_problem(ranks, key);
+    if (!problem.empty()) notes.bucket(key, problem);
+    return !problem.empty();
+  });
+  // Sketches are read once, and a bucket counts only if all are still there.
+  std::vector<std::vector<Record>> sketches;
+  std::erase_if(buckets, [&](const OpKey& key) {
+    std::vector<Record> records(ranks.size());
+    for (std::size_t i = 0; i < ranks.size(); i++) {
+      const std::uint64_t number = ranks[i].ring->heads[ranks[i].ops->at(key)].number;
+      if (ranks[i].ring->reader->read(number, records[i]) == ReadStatus::ok && !records[i].sketch.empty()) continue;
+      notes.bucket(key, "overwritten while it was read");
+      return true;
+    }
+    sketches.push_back(std::move(records));
+    return false;
+  });
+  if (buckets.empty()) return;
+
+  std::vector<double> totals(ranks.size(), 0.0);
+  for (const auto& records : sketches)
+    for (std::size_t i = 0; i < records.size(); i++) totals[i] += records[i].head.collective.sum_squares;
+  std::vector<std::uint32_t> numbers, zero;
+  for (std::size_t i = 0; i < ranks.size(); i++) {
+    numbers.push_back(ranks[i].ring->rank());
+    if (!(totals[i] > 0)) zero.push_back(numbers.back());
+  }
+  if (!zero.empty()) result.notes.push_back(fmt::format("the gradient is all zeros on rank(s) {}", rank_list(zero)));
+
+  CosineEstimator cosines(totals, sketches.front().front().sketch.size());
+  for (const auto& records : sketches) {
+    std::vector<const float*> data;
+    std::vector<double> squares;
+    for (const Record& record : records) {
+      data.push_back(record.sketch.data());
+      squares.push_back(record.head.collective.sum_squares);
+    }
+    cosines.add_bucket(data, squares);
+  }
+  result.cosine_buckets = buckets.size();
+  result.mean_cosine = cosines.mean();
+  for (std::size_t i = 0; i < numbers.size(); i++) {
+    for (std::size_t j = i + 1; j < numbers.size(); j++) {
+      if (!cosines.defined(i, j)) continue;
+      const Cosine c = cosines.pair(i, j);
+      if (!result.worst || c.value < result.worst->cosine.value) result.worst = WorstPair{numbers[i], numbers[j], c};
+    }
+  }
+  find_identical(cosines, numbers, result);
+}
+
+}  // namespace
+
+bool carries_gradient(const RecordHead& head) {
+  if (static_cast<RecordKind>(head.kind) != RecordKind::collective) return false;
+  switch (static_cast<Function>(head.collective.function)) {
+    case Function::all_reduce:
+    case Function::reduce_scatter:
+    case Function::reduce:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string rank_list(std::vector<std::uint32_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) last++;
+    if (!text.empty()) text += ',';
+    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::vector<Communicator> group_by_communicator(const std::vector<RingReader>& readers) {
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::map<std::uint32_t, std::vector<const RingReader*>>> groups;
+  for (const RingReader& reader : readers) {
+    const FileHeader& h = reader.header();
+    groups[{h.comm_id, h.comm_ordinal}][h.rank].push_back(&reader);
+  }
+  std::vector<Communicator> communicators;
+  for (auto& [key, by_rank] : groups) {
+    Communicator comm;
+    comm.id = key.first;
+    for (auto& [rank, rings] : by_rank) {
+      const auto newest = std::max_element(rings.begin(), rings.end(), [](const RingReader* a, const RingReader* b) {
+        return a->header().start_time_ns < b->header().start_time_ns;
+      });
+      for (const RingReader* ring : rings)
+        if (ring != *newest) comm.superseded.push_back(ring->name());
+      comm.nranks = std::max(comm.nranks, (*newest)->header().nranks);
+      if (comm.name.empty()) comm.name = field_text((*newest)->header().comm_name);
+      comm.rings.push_back(load(**newest));
+    }
+    communicators.push_back(std::move(comm));
+  }
+  return communicators;
+}
+
+std::vector<std::uint64_t> steps_of(const Communicator& comm, const StepRange& range) {
+  std::set<std::uint64_t> steps;
+  for (const RankRing& ring : comm.rings)
+    for (const auto& [step, ops] : ring.by_step)
+      if (range.contains(step)) steps.insert(step);
+  return {steps.begin(), steps.end()};
+}
+
+StepComparison compare_step(const Communicator& comm, std::uint64_t step) {
+  StepComparison result;
+  result.step = step;
+  std::vector<RankInStep> ranks;
+  for (const RankRing& ring : comm.rings) {
+    const auto found = ring.by_step.find(step);
+    if (found == ring.by_step.end()) continue;
+    ranks.push_back({&ring, &found->second});
+    result.ranks.push_back(ring.rank());
+  }
+  check_complete(ranks, result);
+  compare_losses(ranks, result);
+  Notes notes;
+  ranks = with_gradients(ranks, result);
+  if (!ranks.empty()) {
+    const std::vector<OpKey> buckets = common_buckets(ranks, notes);
+    compare_norms(ranks, buckets, result);
+    if (ranks.size() > 1) compare_directions(ranks, buckets, notes, result);
+  }
+  notes.move_to(result.notes);
+  return result;
+}
+
+}  // namespace gradprobe::tool

@@ -1,0 +1,332 @@
+#include "findings.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <gradprobe/scalar.hpp>
+
+#include "output.hpp"
+#include "words.hpp"
+
+namespace gradprobe::tool {
+namespace {
+
+std::string plural(const std::vector<std::uint32_t>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + rank_list(ranks);
+}
+
+std::string step_text(std::uint64_t step) {
+  return step == kNone ? "unknown" : std::to_string(step);
+}
+
+struct NonFinite {
+  OpKey op;
+  std::uint32_t rank = 0;
+  std::uint64_t step = kNone;
+  std::uint64_t element = kNone;
+  std::uint64_t nans = 0, infs = 0;
+  const RecordHead* head = nullptr;
+};
+
+std::optional<NonFinite> non_finite(const RankRing& ring, std::size_t i) {
+  const RecordHead& head = ring.heads[i].head;
+  if (!detail::is_op(head) || head.missed != 0) return std::nullopt;
+  const CollectiveBody& b = head.collective;
+  NonFinite found{
+      {head.op, head.replay}, ring.rank(), ring.steps[i].step, b.first_nonfinite, b.nan_count, b.inf_count, &head};
+  if (static_cast<RecordKind>(head.kind) == RecordKind::scalar) {
+    found.nans = found.infs = 0;
+    found.element = kNone;
+    for (std::size_t e = 0; e < kMaxRawElements; e++) {
+      const auto value = raw_value(b, e);
+      if (!value || std::isfinite(*value)) continue;
+      if (found.element == kNone) found.element = e;
+      (std::isnan(*value) ? found.nans : found.infs)++;
+    }
+  }
+  if (found.nans == 0 && found.infs == 0) return std::nullopt;
+  return found;
+}
+
+void find_non_finite(const Communicator& comm, std::vector<Finding>& findings) {
+  std::vector<NonFinite> all;
+  for (const RankRing& ring : comm.rings)
+    for (std::size_t i = 0; i < ring.heads.size(); i++)
+      if (auto found = non_finite(ring, i)) all.push_back(*found);
+  if (all.empty()) return;
+  const auto first = std::min_element(all.begin(), all.end(), [](const NonFinite& a, const NonFinite& b) {
+    return std::tuple(a.op, a.rank) < std::tuple(b.op, b.rank);
+  });
+  std::vector<std::uint32_t> together;
+  for (const NonFinite& f : all)
+    if (f.op == first->op) together.push_back(f.rank);
+  const CollectiveBody& b = first->head->collective;
+  const char* what = first->nans > 0 && first->infs > 0 ? "NaN and Inf" : first->nans > 0 ? "NaN" : "Inf";
+  std::string text = fmt::format(
+      "{} had the first {}: step {}, op {} ({} {}, {} element(s)), element {} ({} NaN, {} Inf in this input{}).",
+      plural(together), what, step_text(first->step), first->op.op, name(static_cast<Function>(b.function)),
+      name(static_cast<Datatype>(b.datatype)), b.count, step_text(first->element), first->nans, first->infs,
+      together.size() > 1 ? fmt::format(" on rank {}", first->rank) : std::string());
+  const std::size_t later = all.size() - together.size();
+  if (later > 0) {
+    text += fmt::format(" {} later input(s) have some too: a sum of anything with NaN is NaN on every rank.", later);
+  }
+  text +=
+      " Usual causes: a bad sample or label in that rank's batch, a division by zero or log of zero in the loss, "
+      "overflow "
+      "in float16 (Inf first, then NaN), a faulty device. Check that rank's data at that step, then the layer of that "
+      "element.";
+  findings.push_back({"nonfinite", text});
+}
+
+void find_identical(const Communicator& comm, const std::vector<StepComparison>& steps,
+                    std::vector<Finding>& findings) {
+  std::map<std::vector<std::uint32_t>, std::vector<std::uint64_t>> groups;
+  std::size_t compared = 0;
+  for (const StepComparison& step : steps) {
+    if (step.cosine_buckets == 0) continue;
+    compared++;
+    for (const auto& group : step.identical) groups[group].push_back(step.step);
+  }
+  for (const auto& [group, in_steps] : groups) {
+    const std::string where = in_steps.size() == compared ? fmt::format("every step compared ({})", compared)
+                                                          : fmt::format("{} of {} steps (first: {})", in_steps.size(),
+                                                                        compared, in_steps.front());
+    const bool everyone = group.size() == comm.rings.size();
+    findings.push_back(
+        {"identical",
+         fmt::format("{} computed identical gradients, to the last bit, in {}: same data and same seed. {} Check the "
+                     "sampler's rank and number of replicas, and how each rank's generators are seeded.",
+                     plural(group), where,
+                     everyone ? "More ranks then add cost and no information."
+                              : "These ranks count the same samples several times.")});
+  }
+}
+
+void find_nearly_identical(const std::vector<StepComparison>& steps, std::vector<Finding>& findings) {
+  constexpr double kNearly = 0.9999;
+  std::size_t nearly = 0, compared = 0;
+  for (const StepComparison& step : steps) {
+    if (step.cosine_buckets == 0) continue;
+    compared++;
+    if (step.worst && step.worst->cosine.value > kNearly && step.worst->cosine.value < 1) nearly++;
+  }
+  if (nearly == 0) return;
+  findings.push_back(
+      {"identical", fmt::format("all ranks computed nearly identical gradients (every cosine above {}) in "
+                                "{} of {} steps: probably the same data with the rounding of different "
+                                "kernels. Check the sampler's rank.",
+                                kNearly, nearly, compared)});
+}
+
+void find_outliers(const std::vector<StepComparison>& steps, std::vector<Finding>& findings) {
+  constexpr double kFactor = 3;
+  std::map<std::uint32_t, std::vector<double>> ratios;
+  std::set<std::uint32_t> zero;
+  for (const StepComparison& step : steps) {
+    if (step.norms.size() < 3) continue;
+    std::vector<double> values;
+    for (const RankValue& n : step.norms) values.push_back(n.value);
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+    const double median = values[values.size() / 2];
+    if (!(median > 0)) continue;
+    for (const RankValue& n : step.norms) ratios[n.rank].push_back(n.value / median);
+  }
+  for (auto& [rank, values] : ratios) {
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+    const double typical = values[values.size() / 2];
+    if (typical == 0) {
+      findings.push_back(
+          {"norm_outlier", fmt::format("rank {}'s gradient is all zeros in most steps: it trains nothing. "
+                                       "Check its loss, its mask and whether its batches are empty.",
+                                       rank)});
+    } else if (typical > kFactor || typical < 1 / kFactor) {
+      findings.push_back(
+          {"norm_outlier",
+           fmt::format("rank {}'s gradient norm is typically {:.3g} times the median rank's: usual causes "
+                       "are a different batch size or loss scale, or bad data on that rank.",
+                       rank, typical)});
+    }
+  }
+}
+
+void find_missing_ranks(const Communicator& comm, std::vector<Finding>& findings) {
+  if (comm.rings.size() >= comm.nranks) return;
+  // Gaps between the ranks that are there, without walking through a number that a damaged header may hold.
+  std::string gaps;
+  std::uint64_t expected = 0;
+  const auto gap = [&](std::uint64_t first, std::uint64_t end) {
+    if (first >= end) return;
+    gaps +=
+        (gaps.empty() ? "" : ",") + (end - first == 1 ? std::to_string(first) : fmt::format("{}-{}", first, end - 1));
+  };
+  for (const RankRing& ring : comm.rings) {
+    gap(expected, ring.rank());
+    expected = std::uint64_t{ring.rank()} + 1;
+  }
+  gap(expected, comm.nranks);
+  findings.push_back({"missing_rank",
+                      fmt::format("{} of {} ranks have a ring here; rank(s) {} are missing: copy their files from the "
+                                  "other hosts, or look in their logs why none was written. Compared on those that are "
+                                  "here.",
+                                  comm.rings.size(), comm.nranks, gaps),
+                      false});
+}
+
+std::string fate(const RankRing& ring) {
+  switch (ring.writer) {
+    case Writer::dead:
+      return "its process is gone without finalizing: it died or was killed";
+    case Writer::finalized:
+      return "it was finalized";
+    case Writer::alive:
+      return "its process is still running";
+    case Writer::stalled:
+      return "its process exists and has stopped recording";
+    case Writer::elsewhere:
+      return "it was not finalized: it died, was killed, or was copied while running";
+  }
+  return {};
+}
+
+void find_lengths(const Communicator& comm, std::vector<Finding>& findings) {
+  std::uint64_t furthest = 0;
+  bool running = false;
+  for (const RankRing& ring : comm.rings) {
+    if (!ring.by_step.empty()) furthest = std::max(furthest, ring.by_step.rbegin()->first);
+    running = running || ring.writer == Writer::alive;
+  }
+  // Ranks that run are a step apart now and then.
+  const std::uint64_t slack = running ? 1 : 0;
+  std::map<std::uint64_t, std::vector<const RankRing*>> short_ones;
+  for (const RankRing& ring : comm.rings) {
+    if (ring.by_step.empty()) continue;
+    const std::uint64_t last = ring.by_step.rbegin()->first;
+    if (last + slack < furthest) short_ones[last].push_back(&ring);
+  }
+  for (const auto& [last, rings] : short_ones) {
+    for (const RankRing* ring : rings) {
+      findings.push_back(
+          {"length", fmt::format("rank {}'s ring ends at step {}, the longest at {}: {}. Later steps are compared on "
+                                 "the ranks that have them.",
+                                 ring->rank(), last, furthest, fate(*ring))});
+    }
+  }
+  for (const RankRing& ring : comm.rings) {
+    const bool ended_early = !ring.by_step.empty() && ring.by_step.rbegin()->first + slack < furthest;
+    if (ring.writer == Writer::dead && !ended_early) {
+      findings.push_back({"length", fmt::format("rank {}'s process is gone without finalizing its ring: it died or was "
+                                                "killed.",
+                                                ring.rank())});
+    }
+  }
+}
+
+void find_losses_of_data(const Communicator& comm, std::vector<Finding>& findings) {
+  std::map<std::uint16_t, std::uint64_t> missed;
+  std::uint64_t gradients = 0, all_missed = 0, without_step = 0, damaged = 0;
+  std::uint64_t first_step = 0;
+  for (const RankRing& ring : comm.rings) {
+    for (const NumberedHead& record : ring.heads) {
+      if (!carries_gradient(record.head)) continue;
+      gradients++;
+      if (record.head.missed == 0) continue;
+      missed[record.head.missed]++;
+      all_missed++;
+    }
+    without_step += ring.without_step;
+    damaged += ring.losses.torn_count + ring.losses.corrupt_count + ring.losses.missing;
+    if (ring.losses.overwritten > 0 && !ring.by_step.empty()) {
+      first_step = std::max(first_step, ring.by_step.begin()->first);
+    }
+  }
+  for (const auto& [reason, count] : missed) {
+    findings.push_back({"missed",
+                        fmt::format("{} of {} gradient inputs were not measured: {} ({}).", count, gradients,
+                                    missed_in_words(static_cast<Missed>(reason)), status_name(reason)),
+                        false});
+  }
+  if (first_step > 0) {
+    findings.push_back({"overwritten",
+                        fmt::format("records before about step {} were overwritten by later ones; a larger "
+                                    "GRADPROBE_RING_MB keeps more.",
+                                    first_step),
+                        false});
+  }
+  if (without_step > 0) {
+    findings.push_back({"no_step",
+                        fmt::format("{} record(s) belong to no step that could be found and are left out; "
+                                    "GRADPROBE_OPS_PER_STEP sets the number of collectives in a step.",
+                                    without_step),
+                        false});
+  }
+  if (damaged > 0) {
+    findings.push_back({"damaged",
+                        fmt::format("{} record(s) can't be read (torn, damaged or cut off); gradprobe info says "
+                                    "which.",
+                                    damaged),
+                        false});
+  }
+  for (const std::string& ring : comm.superseded) {
+    findings.push_back({"mixed_runs",
+                        fmt::format("{} holds an earlier ring of a rank that is here twice; the newer was "
+                                    "used. Keep one folder a run.",
+                                    ring),
+                        false});
+  }
+}
+
+struct Lifetime {
+  std::uint64_t start = UINT64_MAX, end = 0;
+  std::set<std::pair<std::string, std::uint32_t>> processes;
+};
+
+Lifetime lifetime_of(const Communicator& comm) {
+  Lifetime life;
+  for (const RankRing& ring : comm.rings) {
+    const FileHeader& h = ring.reader->header();
+    life.start = std::min(life.start, h.start_time_ns);
+    life.end = std::max({life.end, h.start_time_ns, ring.counters.heartbeat_ns});
+    life.processes.insert({field_text(h.host), h.pid});
+  }
+  return life;
+}
+
+}  // namespace
+
+std::vector<Finding> find_in(const Communicator& comm, const std::vector<StepComparison>& steps) {
+  std::vector<Finding> findings;
+  find_non_finite(comm, findings);
+  find_identical(comm, steps, findings);
+  find_nearly_identical(steps, findings);
+  find_outliers(steps, findings);
+  find_lengths(comm, findings);
+  find_missing_ranks(comm, findings);
+  find_losses_of_data(comm, findings);
+  return findings;
+}
+
+std::vector<Finding> find_across(const std::vector<Communicator>& communicators) {
+  std::vector<Lifetime> lives;
+  for (const Communicator& comm : communicators) lives.push_back(lifetime_of(comm));
+  for (std::size_t i = 0; i < lives.size(); i++) {
+    for (std::size_t j = 0; j < lives.size(); j++) {
+      if (i == j || lives[i].end >= lives[j].start) continue;
+      const bool shared = std::any_of(lives[i].processes.begin(), lives[i].processes.end(),
+                                      [&](const auto& process) { return lives[j].processes.count(process) > 0; });
+      if (shared) continue;
+      return {
+          {"mixed_runs",
+           fmt::format("several runs seem to be mixed in this folder: communicator {} ended before {} began, and no "
+                       "process has both. Keep one folder a run, or choose one with --comm.",
+                       hex(communicators[i].id), hex(communicators[j].id)),
+           false}};
+    }
+  }
+  return {};
+}
+
+}  // namespace gradprobe::tool

@@ -1,0 +1,23 @@
+// What stands out in a comparison, in plain words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comparison.hpp"
+
+namespace gradprobe::tool {
+
+struct Finding {
+  std::string kind;  // "nonfinite", "identical", "missing_rank", "length", "norm_outlier", ...
+  std::string text;
+  bool notable = true;  // false: about the data's completeness rather than the training
+};
+
+// About one communicator, from its rings and the steps that were compared.
+std::vector<Finding> find_in(const Communicator& comm, const std::vector<StepComparison>& steps);
+
+// About the folder as a whole.
+std::vector<Finding> find_across(const std::vector<Communicator>& communicators);
+
+}  // namespace gradprobe::tool
