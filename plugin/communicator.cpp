@@ -147,6 +147,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
   op.placed = op.addressed = false;
   op.captured = event.captured;
   op.send = op.recv = 0;
+  op.told = 0;
   op.batch = b != nullptr ? b->serial : kNoBatch;
   classify(event, &op);
   OpState state = OpState::announced;
@@ -395,12 +396,12 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
   if (op == nullptr || t_links.group_communicator != id_) return handle;
   const auto send_address = reinterpret_cast<std::uint64_t>(send);
   const auto recv_address = reinterpret_cast<std::uint64_t>(recv);
+  op->told++;
   if (op->addressed) {
     // A replay of a captured collective: the gate reads the addresses of the first one.
-    if (op->captured && (op->send != send_address || op->recv != recv_address)) {
-      op->reason = Missed::ambiguous;
-      op->state.store(OpState::missed, std::memory_order_release);
-    }
+    if (op->captured && (op->send != send_address || op->recv != recv_address) &&
+        op->moved_from.load(std::memory_order_relaxed) == UINT32_MAX)
+      op->moved_from.store(op->told, std::memory_order_release);
     return handle;
   }
   Batch* b = batch(op->batch);

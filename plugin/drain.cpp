@@ -100,8 +100,8 @@ void Drain::take(const gate::Result& result) {
       result.entry >= slot.entries.load(std::memory_order_acquire))
     return;
   Op& op = *tables_.entry_op[slot.first_entry + result.entry];
-  if (op.captured && op.state.load(std::memory_order_acquire) == OpState::missed) {
-    ring_->count_missed(op.reason);
+  if (op.captured && result.run >= op.moved_from.load(std::memory_order_acquire)) {
+    ring_->count_missed(Missed::ambiguous);
     return;
   }
   if (!op.captured) advance();  // what was missed before this op comes first

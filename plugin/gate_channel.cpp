@@ -34,7 +34,7 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
     if (cuda_.device_get_uuid != nullptr && cuda_.device_get_uuid(&uuid, device) == CUDA_SUCCESS)
       std::memcpy(uuid_, &uuid, sizeof uuid_);
   }
-  if (const CUresult r = cuda_.module_load_data(&module_, kernels::fatbin().data()); r != CUDA_SUCCESS)
+  if (const CUresult r = cuda_.module_load_data(&module_, gate::fatbin().data()); r != CUDA_SUCCESS)
     return fail("can't load the measuring kernels", r);
   const char* names[kMeasureKernels] = {gate::kMeasureF32, gate::kMeasureBf16, gate::kMeasureF16};
   if (const CUresult r = cuda_.module_get_function(&gate_, module_, gate::kGateKernel); r != CUDA_SUCCESS)

@@ -41,6 +41,10 @@ struct Op {
   std::uint64_t count = 0;  // elements of the input
   std::uint64_t send = 0, recv = 0;
   std::uint32_t batch = 0;
+  // Captured: how often its buffers were told (at capture or at each replay), and from which time on they were not
+  // those that the gate reads.
+  std::uint32_t told = 0;
+  std::atomic<std::uint32_t> moved_from{UINT32_MAX};
 };
 
 enum class SlotState : std::uint32_t {

@@ -1,0 +1,272 @@
+// What goes wrong around the plugin must not reach the training run: one clear line, no measurement, NCCL goes on.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "fake_nccl.hpp"
+
+namespace gradprobe::test {
+namespace {
+
+class Failure : public ::testing::Test {
+ protected:
+  void SetUp() override { take_log(); }
+  static std::size_t warnings(const std::vector<std::string>& log) {
+    return static_cast<std::size_t>(
+        std::count_if(log.begin(), log.end(), [](const std::string& l) { return l.starts_with("WARN"); }));
+  }
+};
+
+// STANDIN_CUDA_FAIL is read when the stand-in starts, so each of these tests is a process of its own (see CMakeLists).
+class InjectedFailure : public Failure {
+ protected:
+  // Trains a little; returns the number of all-reduces whose NCCL kernel ran.
+  int train(FakeComm* comm, const Bucket& b, CUstream stream, int steps) {
+    int reduced = 0;
+    for (int i = 0; i < steps; i++) {
+      comm->all_reduce(b, stream);
+      if (cuStreamSynchronize(stream) == CUDA_SUCCESS) reduced++;
+    }
+    return reduced;
+  }
+};
+
+TEST_F(InjectedFailure, GateLaunchFailsInMidRun) {
+  setenv("STANDIN_CUDA_FAIL", "cuLaunchKernel/gradprobe_gate:5", 1);
+  const RingFolder folder;
+  const Device device;
+  CUstream stream = nullptr;
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  const Bucket b(3000);
+  FakeComm comm;
+  EXPECT_EQ(train(&comm, b, stream, 10), 10);
+  comm.finalize();
+  const auto log = take_log();
+  EXPECT_EQ(warnings(log), 1u);
+  const auto records = folder.collectives();
+  ASSERT_EQ(records.size(), 10u);
+  // The first of the five gate launches is the warm-up in init.
+  for (std::size_t i = 0; i < 10; i++) {
+    EXPECT_EQ(records[i].head.op, i);
+    EXPECT_EQ(static_cast<Missed>(records[i].head.missed), i < 3 ? Missed::none : Missed::launch_failed) << i;
+  }
+  EXPECT_EQ(folder.counters().missed[static_cast<int>(Missed::launch_failed)], 7u);
+}
+
+TEST_F(InjectedFailure, MeasuringLaunchFailsAfterItsGate) {
+  setenv("STANDIN_CUDA_FAIL", "cuLaunchKernel/gradprobe_measure_f32:4", 1);
+  const RingFolder folder;
+  const Device device;
+  CUstream stream = nullptr;
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  const Bucket b(3000);
+  FakeComm comm;
+  EXPECT_EQ(train(&comm, b, stream, 8), 8);
+  const auto begin = std::chrono::steady_clock::now();
+  comm.finalize();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  EXPECT_EQ(warnings(take_log()), 1u);
+  const auto records = folder.collectives();
+  ASSERT_EQ(records.size(), 8u);
+  for (std::size_t i = 0; i < 8; i++)
+    EXPECT_EQ(static_cast<Missed>(records[i].head.missed), i < 2 ? Missed::none : Missed::launch_failed) << i;
+}
+
+TEST_F(InjectedFailure, SetUpFails) {
+  setenv("STANDIN_CUDA_FAIL", "cuModuleLoadData:1", 1);
+  const RingFolder folder;
+  const Device device;
+  CUstream stream = nullptr;
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  const Bucket b(3000);
+  FakeComm comm;
+  EXPECT_EQ(comm.context(), nullptr);
+  EXPECT_EQ(comm.mask(), 0);
+  EXPECT_EQ(train(&comm, b, stream, 3), 3);
+  const auto log = take_log();
+  EXPECT_EQ(warnings(log), 1u);
+  EXPECT_NE(log.at(0).find("not measured"), std::string::npos);
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST_F(InjectedFailure, LaunchBlockingIsNotGated) {
+  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+  const RingFolder folder;
+  const Device device;
+  CUstream stream = nullptr;
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  const Bucket b(3000);
+  FakeComm comm;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(train(&comm, b, stream, 20), 20);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));  // 20 time-outs would be 2 s
+  comm.finalize();
+  const auto records = folder.collectives();
+  ASSERT_EQ(records.size(), 20u);
+  for (const Record& r : records) EXPECT_EQ(static_cast<Missed>(r.head.missed), Missed::launch_blocking);
+}
+
+TEST_F(InjectedFailure, SerialisingToolSwitchesGatingOff) {
+  // As under a debugger, launches block although no variable says so when the plugin looks.
+  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+  setenv("GRADPROBE_GATE_TIMEOUT", "50", 1);
+  const RingFolder folder;
+  const Device device;
+  unsetenv("CUDA_LAUNCH_BLOCKING");
+  CUstream stream = nullptr;
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  const Bucket b(3000);
+  FakeComm comm;
+  for (int i = 0; i < 10; i++) {
+    comm.all_reduce(b, stream);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the collector's turn
+  }
+  comm.finalize();
+  EXPECT_EQ(warnings(take_log()), 1u);
+  const LiveCounters live = folder.counters();
+  EXPECT_GE(live.missed[static_cast<int>(Missed::timeout)], 1u);
+  EXPECT_LE(live.missed[static_cast<int>(Missed::timeout)], 3u);
+  EXPECT_GE(live.missed[static_cast<int>(Missed::switched_off)], 7u);
+}
+
+TEST_F(Failure, FolderCannotBeWritten) {
+  const RingFolder folder;
+  const Device device;
+  const std::string file = folder.path() + "/file";
+  std::ofstream(file) << "x";
+  setenv("GRADPROBE_DIR", (file + "/below").c_str(), 1);
+  FakeComm comm;
+  EXPECT_EQ(comm.context(), nullptr);
+  const auto log = take_log();
+  ASSERT_EQ(warnings(log), 1u);
+  EXPECT_NE(log.at(0).find(file), std::string::npos);
+  EXPECT_NE(log.at(0).find("GRADPROBE_DIR"), std::string::npos);
+}
+
+TEST_F(Failure, FullFileSystem) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a small tmpfs needs root";
+  const RingFolder folder;
+  const Device device;
+  const std::string small = folder.path() + "/small";
+  ASSERT_EQ(mkdir(small.c_str(), 0700), 0);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=64k") != 0) GTEST_SKIP() << "mount is not allowed here";
+  setenv("GRADPROBE_DIR", small.c_str(), 1);
+  unsetenv("GRADPROBE_RING_MB");
+  {
+    FakeComm comm;
+    EXPECT_EQ(comm.context(), nullptr);
+    const auto log = take_log();
+    EXPECT_EQ(warnings(log), 1u);
+    EXPECT_NE(log.at(0).find("No space left"), std::string::npos) << log.at(0);
+  }
+  umount(small.c_str());
+}
+
+TEST_F(Failure, SmallFileSystemGetsASmallerRing) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a small tmpfs needs root";
+  const RingFolder folder;
+  const Device device;
+  const std::string small = folder.path() + "/small";
+  ASSERT_EQ(mkdir(small.c_str(), 0700), 0);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=3m") != 0) GTEST_SKIP() << "mount is not allowed here";
+  setenv("GRADPROBE_DIR", small.c_str(), 1);
+  unsetenv("GRADPROBE_RING_MB");
+  {
+    FakeComm comm;
+    EXPECT_NE(comm.context(), nullptr);
+  }
+  umount(small.c_str());
+}
+
+TEST_F(Failure, BadSettingsAreNamedAndDefaultsUsed) {
+  const RingFolder folder;
+  const Device device;
+  setenv("GRADPROBE_SKETCH", "1000", 1);
+  setenv("GRADPROBE_GATE_TIMEOUT", "fast", 1);
+  FakeComm comm;
+  comm.finalize();
+  unsetenv("GRADPROBE_SKETCH");
+  unsetenv("GRADPROBE_GATE_TIMEOUT");
+  const auto log = take_log();
+  EXPECT_EQ(warnings(log), 2u);
+  auto opened = RingReader::open(folder.files().at(0));
+  ASSERT_TRUE(opened.reader);
+  EXPECT_EQ(opened.reader->header().sketch_floats, 1024u);
+}
+
+TEST_F(Failure, SwitchedOffByTheUser) {
+  const RingFolder folder;
+  const Device device;
+  setenv("GRADPROBE", "0", 1);
+  FakeComm comm;
+  unsetenv("GRADPROBE");
+  EXPECT_EQ(comm.mask(), 0);
+  EXPECT_EQ(comm.context(), nullptr);
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST_F(Failure, ForkedChildWritesNothing) {
+  const RingFolder folder;
+  const Device device;
+  CUstream stream = nullptr;
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  const Bucket b(3000);
+  FakeComm comm;
+  comm.all_reduce(b, stream);
+  cuStreamSynchronize(stream);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // What a data loader's worker might inherit and do: nothing of it may reach the parent's ring, or crash.
+    void* api = comm.group_api_start();
+    void* call = comm.coll_api(api, 10, stream);
+    comm.stop(call);
+    comm.finalize();
+    _exit(api == nullptr && call == nullptr ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  comm.all_reduce(b, stream);
+  cuStreamSynchronize(stream);
+  comm.finalize();
+  EXPECT_EQ(folder.collectives().size(), 2u);
+  EXPECT_EQ(folder.counters().measured, 2u);
+}
+
+TEST_F(Failure, OldVersionsLoadAndSayWhyNothingIsMeasured) {
+  const RingFolder folder;
+  using Init4 = int (*)(void**, int*, const char*, std::uint64_t, int, int, int, Logger);
+  using Init1 = int (*)(void**, int*);
+  for (int version = 1; version <= 4; version++) {
+    void* context = reinterpret_cast<void*>(1);
+    int mask = -1;
+    const ProfilerV5& p = profiler(version);
+    void* const init = reinterpret_cast<void*>(p.init);  // takes other arguments in these versions
+    if (version == 4) {
+      EXPECT_EQ(reinterpret_cast<Init4>(init)(&context, &mask, "", 1, 1, 2, 0, nullptr), 0);
+    } else {
+      EXPECT_EQ(reinterpret_cast<Init1>(init)(&context, &mask), 0);
+    }
+    EXPECT_EQ(mask, 0) << version;
+    EXPECT_EQ(context, nullptr) << version;
+    void* handle = reinterpret_cast<void*>(0xdeadbeefull);
+    Descriptor d;
+    EXPECT_EQ(p.start_event(context, &handle, &d), 0);
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_EQ(p.stop_event(handle), 0);
+    EXPECT_EQ(p.record_event_state(handle, 0, nullptr), 0);
+    EXPECT_EQ(p.finalize(context), 0);
+  }
+  EXPECT_TRUE(folder.files().empty());
+}
+
+}  // namespace
+}  // namespace gradprobe::test

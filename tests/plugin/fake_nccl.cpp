@@ -1,0 +1,220 @@
+#include "fake_nccl.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+
+namespace gradprobe::test {
+namespace {
+
+std::mutex g_log_mutex;
+std::vector<std::string> g_log;
+
+void logger(int level, unsigned long, const char*, int, const char* format, ...) {
+  char text[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  const std::lock_guard lock(g_log_mutex);
+  g_log.push_back((level == 2 ? "WARN " : "INFO ") + std::string(text));
+}
+
+void check(CUresult r, const char* what) {
+  if (r != CUDA_SUCCESS)
+    throw std::runtime_error(std::string(what) + " failed: " + std::to_string(static_cast<int>(r)));
+}
+
+}  // namespace
+
+std::vector<std::string> take_log() {
+  const std::lock_guard lock(g_log_mutex);
+  return std::exchange(g_log, {});
+}
+
+void* plugin_library() {
+  static void* library = [] {
+    const char* path = std::getenv("GRADPROBE_PLUGIN");
+    void* l = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    if (l == nullptr) throw std::runtime_error(path != nullptr ? dlerror() : "GRADPROBE_PLUGIN is not set");
+    return l;
+  }();
+  return library;
+}
+
+const ProfilerV5& profiler(int version) {
+  const void* p = dlsym(plugin_library(), ("ncclProfiler_v" + std::to_string(version)).c_str());
+  if (p == nullptr) throw std::runtime_error("the plugin doesn't export this version");
+  return *static_cast<const ProfilerV5*>(p);
+}
+
+RingFolder::RingFolder() {
+  std::string name = std::filesystem::temp_directory_path() / "gradprobe-test-XXXXXX";
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  path_ = name;
+  setenv("GRADPROBE_DIR", path_.c_str(), 1);
+  setenv("GRADPROBE_RING_MB", "4", 1);
+}
+
+RingFolder::~RingFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::vector<std::string> RingFolder::files() const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<Record> RingFolder::records() const {
+  std::vector<Record> all;
+  for (const std::string& file : files()) {
+    auto opened = RingReader::open(file);
+    if (!opened.reader) throw std::runtime_error(opened.error);
+    RingCursor cursor(*opened.reader);
+    for (Record r; cursor.next(r) == Next::record;) all.push_back(r);
+    if (cursor.losses().torn_count + cursor.losses().corrupt_count != 0) throw std::runtime_error("torn records");
+  }
+  return all;
+}
+
+std::vector<Record> RingFolder::collectives() const {
+  std::vector<Record> all = records();
+  std::erase_if(all, [](const Record& r) { return !r.has_body(); });
+  return all;
+}
+
+LiveCounters RingFolder::counters() const {
+  auto opened = RingReader::open(files().at(0));
+  if (!opened.reader) throw std::runtime_error(opened.error);
+  return opened.reader->counters();
+}
+
+Device::Device() {
+  check(cuInit(0), "cuInit");
+  CUdevice device = 0;
+  check(cuDeviceGet(&device, 0), "cuDeviceGet");
+  check(cuDevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain");
+  check(cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+}
+
+Device::~Device() {
+  cuCtxSynchronize();
+  cuCtxSetCurrent(nullptr);
+}
+
+Bucket::Bucket(std::size_t count, unsigned seed) : host_(count) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 0.01f);
+  for (float& x : host_) x = normal(random);
+  check(cuMemAlloc(&address_, count * sizeof(float)), "cuMemAlloc");
+  refill();
+}
+
+Bucket::~Bucket() {
+  cuCtxSynchronize();
+  cuMemFree(address_);
+}
+
+void Bucket::refill() {
+  check(cuMemcpyHtoD(address_, host_.data(), host_.size() * sizeof(float)), "cuMemcpyHtoD");
+}
+
+double Bucket::sum_squares() const {
+  double sum = 0;
+  for (const float x : host_) sum += static_cast<double>(x) * static_cast<double>(x);
+  return sum;
+}
+
+FakeComm::FakeComm(std::uint64_t id, int nranks, int rank, int version) : profiler_(profiler(version)) {
+  if (profiler_.init(&context_, id, &mask_, "test", 1, nranks, rank, logger) != 0)
+    throw std::runtime_error("the plugin's init failed");
+}
+
+FakeComm::~FakeComm() {
+  finalize();
+}
+
+void FakeComm::finalize() {
+  if (!finalized_) profiler_.finalize(context_);
+  finalized_ = true;
+}
+
+void* FakeComm::start(Descriptor* d) {
+  // NCCL's handle holds whatever the last call left there.
+  void* handle = reinterpret_cast<void*>(0xdeadbeefull);
+  if (profiler_.start_event(context_, &handle, d) != 0) throw std::runtime_error("startEvent failed");
+  if (handle == reinterpret_cast<void*>(0xdeadbeefull)) throw std::runtime_error("startEvent left a stale handle");
+  return handle;
+}
+
+void* FakeComm::group_api_start(bool captured) {
+  Descriptor d;
+  d.type = 256;
+  d.group_api = {captured, 1};
+  return start(&d);
+}
+
+void* FakeComm::coll_api(void* group_api, std::size_t count, CUstream stream, const char* func, const char* datatype,
+                         bool captured) {
+  Descriptor d;
+  d.type = 512;
+  d.parent = group_api;
+  d.coll_api = {func, count, datatype, 0, stream, captured};
+  void* handle = start(&d);
+  stop(handle);
+  return handle;
+}
+
+void* FakeComm::launch_start(void* group_api, CUstream stream) {
+  Descriptor d;
+  d.type = 2048;
+  d.parent = group_api;
+  d.kernel_launch = {stream};
+  return start(&d);
+}
+
+void* FakeComm::group_start() {
+  Descriptor d;
+  d.type = 1;
+  return start(&d);
+}
+
+void FakeComm::coll(void* coll_api, void* group, const void* send, void* recv, std::size_t count) {
+  Descriptor d;
+  d.type = 2;
+  d.parent = coll_api;
+  d.coll = {0, "AllReduce", send, recv, count, 0, "ncclFloat32", 1, 8, "RING", "LL", group};
+  stop(start(&d));
+}
+
+void FakeComm::stop(void* handle) {
+  if (profiler_.stop_event(handle) != 0) throw std::runtime_error("stopEvent failed");
+}
+
+void FakeComm::all_reduce(const Bucket& bucket, CUstream stream, const char* datatype, const char* func) {
+  void* api = group_api_start();
+  void* call = coll_api(api, bucket.count(), stream, func, datatype);
+  void* launch = launch_start(api, stream);
+  nccl_kernel(bucket, stream);
+  stop(launch);
+  void* group = group_start();
+  coll(call, group, bucket.pointer(), bucket.pointer(), bucket.count());
+  stop(group);
+  stop(api);
+}
+
+void nccl_kernel(const Bucket& bucket, CUstream stream) {
+  check(cuMemsetD32Async(bucket.address(), 0, bucket.count(), stream), "cuMemsetD32Async");
+}
+
+}  // namespace gradprobe::test

@@ -1,0 +1,525 @@
+// The linking rule: whatever the order of NCCL's events, a record holds its own bucket's input from before the
+// reduction, or says that it was missed; never another's numbers. (docs/ARCHITECTURE.md, "From callbacks to
+// measurements")
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "fake_nccl.hpp"
+
+namespace gradprobe::test {
+namespace {
+
+class Linking : public ::testing::Test {
+ protected:
+  void SetUp() override { cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING); }
+  void TearDown() override { cuStreamDestroy(stream_); }
+
+  void expect_measured(const Record& r, const Bucket& b) {
+    EXPECT_EQ(static_cast<Missed>(r.head.missed), Missed::none) << "op " << r.head.op;
+    EXPECT_EQ(r.head.collective.count, b.count()) << "op " << r.head.op;
+    EXPECT_NEAR(r.head.collective.sum_squares / b.sum_squares(), 1.0, 1e-7) << "op " << r.head.op;
+  }
+
+  RingFolder folder_;
+  Device device_;
+  CUstream stream_ = nullptr;
+};
+
+TEST_F(Linking, InPlaceInlineIsMeasuredBeforeTheReduction) {
+  const Bucket b(5000);
+  FakeComm comm;
+  EXPECT_EQ(comm.mask(), 1 | 2 | 256 | 512 | 2048);
+  comm.all_reduce(b, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 1u);
+  expect_measured(records[0], b);
+  EXPECT_EQ(records[0].head.op, 0u);
+  EXPECT_TRUE(records[0].has(kFlagInPlace));
+  EXPECT_EQ(records[0].sketch.size(), 1024u);
+  EXPECT_EQ(records[0].head.collective.nan_count, 0u);
+  EXPECT_EQ(records[0].head.collective.first_nonfinite, kNone);
+  double largest = 0;
+  for (const float x : b.host()) largest = std::max(largest, std::fabs(static_cast<double>(x)));
+  EXPECT_EQ(records[0].head.collective.max_abs, largest);
+  EXPECT_EQ(folder_.counters().measured, 1u);
+  EXPECT_EQ(folder_.counters().state, static_cast<std::uint64_t>(RingState::finalized));
+}
+
+TEST_F(Linking, V6IsMeasuredAlike) {
+  const Bucket b(5000);
+  FakeComm comm(7, 2, 1, 6);
+  comm.all_reduce(b, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  ASSERT_EQ(folder_.collectives().size(), 1u);
+  expect_measured(folder_.collectives()[0], b);
+}
+
+TEST_F(Linking, GroupWithCollsInAnotherOrderThanTheCalls) {
+  const Bucket small(1000, 1), large(40000, 2), middle(9000, 3);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  void* call_small = comm.coll_api(api, small.count(), stream_);
+  void* call_large = comm.coll_api(api, large.count(), stream_);
+  void* call_middle = comm.coll_api(api, middle.count(), stream_);
+  void* launch = comm.launch_start(api, stream_);
+  for (const Bucket* b : {&small, &large, &middle}) nccl_kernel(*b, stream_);
+  comm.stop(launch);
+  void* group = comm.group_start();
+  comm.coll(call_small, group, small.pointer(), small.pointer(), small.count());
+  comm.coll(call_middle, group, middle.pointer(), middle.pointer(), middle.count());
+  comm.coll(call_large, group, large.pointer(), large.pointer(), large.count());
+  comm.stop(group);
+  comm.stop(api);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  std::map<std::uint64_t, Record> by_op;
+  for (const Record& r : folder_.collectives()) by_op[r.head.op] = r;
+  ASSERT_EQ(by_op.size(), 3u);
+  expect_measured(by_op[0], small);
+  expect_measured(by_op[1], large);
+  expect_measured(by_op[2], middle);
+}
+
+TEST_F(Linking, NestedGroupsWithSeveralGroupApiEvents) {
+  const Bucket a(3000, 1), b(6000, 2);
+  FakeComm comm;
+  void* outer = comm.group_api_start();
+  void* call_a = comm.coll_api(outer, a.count(), stream_);
+  void* inner = comm.group_api_start();
+  void* call_b = comm.coll_api(inner, b.count(), stream_);
+  comm.stop(inner);
+  comm.stop(outer);  // GroupApi may stop before the launch
+  void* launch = comm.launch_start(inner, stream_);
+  nccl_kernel(a, stream_);
+  nccl_kernel(b, stream_);
+  comm.stop(launch);
+  void* group = comm.group_start();
+  comm.coll(call_a, group, a.pointer(), a.pointer(), a.count());
+  comm.coll(call_b, group, b.pointer(), b.pointer(), b.count());
+  comm.stop(group);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 2u);
+  expect_measured(records[0], a);
+  expect_measured(records[1], b);
+}
+
+TEST_F(Linking, SeveralLaunchesOfOneBatch) {
+  const Bucket a(3000, 1), b(6000, 2);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  void* call_a = comm.coll_api(api, a.count(), stream_);
+  void* call_b = comm.coll_api(api, b.count(), stream_);
+  for (const auto& [call, bucket] : {std::pair{call_a, &a}, std::pair{call_b, &b}}) {
+    void* launch = comm.launch_start(api, stream_);
+    nccl_kernel(*bucket, stream_);
+    comm.stop(launch);
+    void* group = comm.group_start();
+    comm.coll(call, group, bucket->pointer(), bucket->pointer(), bucket->count());
+    comm.stop(group);
+  }
+  comm.stop(api);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 2u);
+  expect_measured(records[0], a);
+  expect_measured(records[1], b);
+}
+
+TEST_F(Linking, TwoCommunicatorsInterleaved) {
+  const Bucket a1(2000, 1), b1(3000, 2), a2(4000, 3), b2(5000, 4);
+  FakeComm a(0xa, 2, 0), b(0xb, 2, 0);
+  for (const auto& [x, y] : {std::pair{&a1, &b1}, std::pair{&a2, &b2}}) {
+    void* api = a.group_api_start();
+    void* call_a = a.coll_api(api, x->count(), stream_);
+    void* call_b = b.coll_api(api, y->count(), stream_);
+    void* launch_b = b.launch_start(api, stream_);
+    nccl_kernel(*y, stream_);
+    b.stop(launch_b);
+    void* group_b = b.group_start();
+    b.coll(call_b, group_b, y->pointer(), y->pointer(), y->count());
+    b.stop(group_b);
+    void* launch_a = a.launch_start(api, stream_);
+    nccl_kernel(*x, stream_);
+    a.stop(launch_a);
+    void* group_a = a.group_start();
+    a.coll(call_a, group_a, x->pointer(), x->pointer(), x->count());
+    a.stop(group_a);
+    a.stop(api);
+  }
+  cuStreamSynchronize(stream_);
+  a.finalize();
+  b.finalize();
+  const auto records = folder_.collectives();  // files are sorted by communicator id
+  ASSERT_EQ(records.size(), 4u);
+  expect_measured(records[0], a1);
+  expect_measured(records[1], a2);
+  expect_measured(records[2], b1);
+  expect_measured(records[3], b2);
+}
+
+TEST_F(Linking, HostCallbackAfterTheLaunch) {
+  const Bucket b(5000);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, b.count(), stream_);
+  void* launch = comm.launch_start(api, stream_);
+  nccl_kernel(b, stream_);
+  comm.stop(launch);
+  comm.stop(api);
+  std::thread callback([&] {
+    void* group = comm.group_start();
+    comm.coll(call, group, b.pointer(), b.pointer(), b.count());
+    comm.stop(group);
+  });
+  callback.join();
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  ASSERT_EQ(folder_.collectives().size(), 1u);
+  expect_measured(folder_.collectives()[0], b);
+}
+
+TEST_F(Linking, HostCallbackBeforeTheLaunch) {
+  const Bucket b(5000);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, b.count(), stream_);
+  std::thread callback([&] {
+    void* group = comm.group_start();
+    comm.coll(call, group, b.pointer(), b.pointer(), b.count());
+    comm.stop(group);
+  });
+  callback.join();
+  void* launch = comm.launch_start(api, stream_);
+  nccl_kernel(b, stream_);
+  comm.stop(launch);
+  comm.stop(api);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  ASSERT_EQ(folder_.collectives().size(), 1u);
+  expect_measured(folder_.collectives()[0], b);
+}
+
+TEST_F(Linking, NonBlockingLaunchOnAnotherThreadAfterTheApiEnded) {
+  const Bucket b(5000);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, b.count(), stream_);
+  comm.stop(api);
+  std::thread nccl_thread([&] {
+    cuCtxSetCurrent(device_.context());
+    void* launch = comm.launch_start(api, stream_);
+    nccl_kernel(b, stream_);
+    comm.stop(launch);
+    void* group = comm.group_start();
+    comm.coll(call, group, b.pointer(), b.pointer(), b.count());
+    comm.stop(group);
+  });
+  nccl_thread.join();
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  ASSERT_EQ(folder_.collectives().size(), 1u);
+  expect_measured(folder_.collectives()[0], b);
+}
+
+TEST_F(Linking, BuffersNeverToldEndByTheTimeout) {
+  setenv("GRADPROBE_GATE_TIMEOUT", "20", 1);
+  const Bucket lost(5000, 1), next(6000, 2);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  comm.coll_api(api, lost.count(), stream_);
+  void* launch = comm.launch_start(api, stream_);
+  nccl_kernel(lost, stream_);
+  comm.stop(launch);
+  comm.stop(api);
+  cuStreamSynchronize(stream_);  // ends: the gate gives up by itself
+  comm.all_reduce(next, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  unsetenv("GRADPROBE_GATE_TIMEOUT");
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 2u);
+  std::map<std::uint64_t, Record> by_op;
+  for (const Record& r : records) by_op[r.head.op] = r;
+  EXPECT_EQ(static_cast<Missed>(by_op[0].head.missed), Missed::timeout);
+  EXPECT_EQ(by_op[0].head.collective.count, lost.count());
+  expect_measured(by_op[1], next);
+  EXPECT_EQ(folder_.counters().missed[static_cast<int>(Missed::timeout)], 1u);
+}
+
+TEST_F(Linking, LatePublishAfterTheTimeoutHitsNobody) {
+  setenv("GRADPROBE_GATE_TIMEOUT", "20", 1);
+  const Bucket late(5000, 1), next(6000, 2);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, late.count(), stream_);
+  void* launch = comm.launch_start(api, stream_);
+  nccl_kernel(late, stream_);
+  comm.stop(launch);
+  cuStreamSynchronize(stream_);
+  void* group = comm.group_start();
+  comm.coll(call, group, late.pointer(), late.pointer(), late.count());
+  comm.stop(group);
+  comm.stop(api);
+  for (int i = 0; i < 5; i++) comm.all_reduce(next, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  unsetenv("GRADPROBE_GATE_TIMEOUT");
+  std::map<std::uint64_t, Record> by_op;
+  for (const Record& r : folder_.collectives()) by_op[r.head.op] = r;
+  ASSERT_EQ(by_op.size(), 6u);
+  EXPECT_EQ(static_cast<Missed>(by_op[0].head.missed), Missed::timeout);
+  expect_measured(by_op[1], next);
+}
+
+TEST_F(Linking, FailedGroupLeavesCallsWithoutLaunch) {
+  const Bucket a(1000, 1), b(2000, 2);
+  FakeComm comm;
+  void* failed = comm.group_api_start();
+  comm.coll_api(failed, a.count(), stream_);
+  comm.stop(failed);
+  comm.all_reduce(b, stream_);
+  comm.all_reduce(b, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  std::map<std::uint64_t, Record> by_op;
+  for (const Record& r : folder_.collectives()) by_op[r.head.op] = r;
+  ASSERT_EQ(by_op.size(), 3u);
+  EXPECT_EQ(static_cast<Missed>(by_op[0].head.missed), Missed::no_events);
+  expect_measured(by_op[1], b);
+}
+
+TEST_F(Linking, StaleHandlesAndForeignParentsAreIgnored) {
+  const Bucket b(1000);
+  FakeComm comm(1), other(2);
+  void* api = comm.group_api_start();
+  void* foreign = other.coll_api(api, b.count(), stream_);
+  void* call = comm.coll_api(api, b.count(), stream_);
+  void* launch = comm.launch_start(api, stream_);
+  nccl_kernel(b, stream_);
+  comm.stop(launch);
+  void* group = comm.group_start();
+  comm.coll(foreign, group, b.pointer(), b.pointer(), b.count());
+  comm.coll(reinterpret_cast<void*>(0x7fff12345678ull), group, b.pointer(), b.pointer(), b.count());
+  comm.coll(nullptr, group, b.pointer(), b.pointer(), b.count());
+  comm.coll(call, group, b.pointer(), b.pointer(), b.count());
+  comm.stop(group);
+  comm.stop(api);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  other.finalize();
+  // Events after finalize must reach nobody.
+  comm.stop(launch);
+  comm.coll(call, group, b.pointer(), b.pointer(), b.count());
+  std::size_t measured = 0;
+  for (const Record& r : folder_.collectives())
+    if (r.head.missed == 0) {
+      measured++;
+      expect_measured(r, b);
+    }
+  EXPECT_EQ(measured, 1u);
+}
+
+TEST_F(Linking, TinyInputsAreKeptRaw) {
+  const Bucket loss(1, 9), pair(2, 10), nine(9, 11);
+  FakeComm comm;
+  comm.all_reduce(loss, stream_);
+  comm.all_reduce(pair, stream_, "ncclInt64");  // two floats as one 64-bit word is as good a pattern as any
+  comm.all_reduce(loss, stream_, "ncclFloat32", "AllGather");
+  comm.all_reduce(nine, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 4u);
+  EXPECT_EQ(records[0].kind(), RecordKind::scalar);
+  EXPECT_EQ(records[0].head.collective.raw_count, 1u);
+  EXPECT_EQ(std::memcmp(records[0].head.collective.raw, loss.host().data(), 4), 0);
+  EXPECT_EQ(records[1].head.collective.raw_count, 2u);
+  EXPECT_EQ(std::memcmp(records[1].head.collective.raw, pair.host().data(), 8), 0);
+  EXPECT_EQ(static_cast<Function>(records[2].head.collective.function), Function::all_gather);
+  EXPECT_EQ(records[3].kind(), RecordKind::collective);
+  expect_measured(records[3], nine);
+}
+
+TEST_F(Linking, WhatCannotBeMeasuredSaysWhy) {
+  const Bucket b(1000);
+  FakeComm comm;
+  comm.all_reduce(b, stream_, "ncclFloat64");
+  comm.all_reduce(b, stream_, "ncclFloat32", "Broadcast");
+  comm.all_reduce(b, stream_, "ncclInt8");
+  comm.all_reduce(b, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(static_cast<Missed>(records[0].head.missed), Missed::unsupported_datatype);
+  EXPECT_EQ(static_cast<Datatype>(records[0].head.collective.datatype), Datatype::f64);
+  EXPECT_EQ(static_cast<Missed>(records[1].head.missed), Missed::unsupported_datatype);
+  EXPECT_EQ(records[2].head.op, 3u);
+  const LiveCounters live = folder_.counters();
+  EXPECT_EQ(live.announced, 4u);
+  EXPECT_EQ(live.missed[static_cast<int>(Missed::unsupported_datatype)], 2u);
+  EXPECT_EQ(live.missed[static_cast<int>(Missed::unsupported_function)], 1u);
+}
+
+TEST_F(Linking, ReduceScatterMeasuresTheWholeInput) {
+  const Bucket b(8000);
+  FakeComm comm(5, 4, 1);
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, b.count() / 4, stream_, "ReduceScatter");
+  void* launch = comm.launch_start(api, stream_);
+  nccl_kernel(b, stream_);
+  comm.stop(launch);
+  void* group = comm.group_start();
+  comm.coll(call, group, b.pointer(), b.pointer(), b.count() / 4);
+  comm.stop(group);
+  comm.stop(api);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  ASSERT_EQ(folder_.collectives().size(), 1u);
+  expect_measured(folder_.collectives()[0], b);
+}
+
+TEST_F(Linking, ManyInFlightBehindABusyStream) {
+  const Bucket b(20000);
+  FakeComm comm;
+  for (int i = 0; i < 300; i++) {
+    cuMemcpyHtoDAsync(b.address(), b.host().data(), b.count() * sizeof(float), stream_);
+    comm.all_reduce(b, stream_);
+  }
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 300u);
+  for (std::size_t i = 0; i < records.size(); i++) {
+    EXPECT_EQ(records[i].head.op, i);
+    expect_measured(records[i], b);
+  }
+}
+
+TEST_F(Linking, CommunicatorsComeAndGo) {
+  const Bucket b(1000);
+  for (int i = 0; i < 20; i++) {
+    FakeComm comm(static_cast<std::uint64_t>(i));
+    comm.all_reduce(b, stream_);
+    cuStreamSynchronize(stream_);
+  }
+  EXPECT_EQ(folder_.files().size(), 20u);
+  EXPECT_EQ(folder_.collectives().size(), 20u);
+}
+
+class Captured : public Linking {
+ protected:
+  // Captures one in-place all-reduce of `b`; the Coll events follow at capture when `inline_events`.
+  CUgraphExec capture(FakeComm* comm, const Bucket& b, bool inline_events, void** call) {
+    cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    void* api = comm->group_api_start(true);
+    *call = comm->coll_api(api, b.count(), stream_, "AllReduce", "ncclFloat32", true);
+    void* launch = comm->launch_start(api, stream_);
+    nccl_kernel(b, stream_);
+    comm->stop(launch);
+    if (inline_events) tell(comm, b, *call);
+    comm->stop(api);
+    CUgraph graph = nullptr;
+    cuStreamEndCapture(stream_, &graph);
+    CUgraphExec exec = nullptr;
+    cuGraphInstantiate(&exec, graph, 0);
+    cuGraphDestroy(graph);
+    return exec;
+  }
+  void tell(FakeComm* comm, const Bucket& b, void* call) {
+    void* group = comm->group_start();
+    comm->coll(call, group, b.pointer(), b.pointer(), b.count());
+    comm->stop(group);
+  }
+};
+
+TEST_F(Captured, EveryReplayIsARecord) {
+  Bucket b(5000);
+  FakeComm comm;
+  void* call = nullptr;
+  CUgraphExec exec = capture(&comm, b, true, &call);
+  ASSERT_NE(exec, nullptr);
+  for (int i = 0; i < 3; i++) {
+    b.refill();
+    cuGraphLaunch(exec, stream_);
+    cuStreamSynchronize(stream_);
+  }
+  cuGraphExecDestroy(exec);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 3u);
+  for (std::uint32_t i = 0; i < 3; i++) {
+    expect_measured(records[i], b);
+    EXPECT_EQ(records[i].head.replay, i + 1);
+    EXPECT_TRUE(records[i].has(kFlagCaptured));
+  }
+  EXPECT_NE(records[0].head.collective.sketch_key, records[1].head.collective.sketch_key);
+}
+
+TEST_F(Captured, HostCallbackTellsTheBuffersAtEachReplay) {
+  Bucket b(5000);
+  FakeComm comm;
+  void* call = nullptr;
+  CUgraphExec exec = capture(&comm, b, false, &call);
+  ASSERT_NE(exec, nullptr);
+  for (int i = 0; i < 3; i++) {
+    b.refill();
+    std::thread callback([&] { tell(&comm, b, call); });
+    callback.join();
+    cuGraphLaunch(exec, stream_);
+    cuStreamSynchronize(stream_);
+  }
+  cuGraphExecDestroy(exec);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 3u);
+  for (const Record& r : records) expect_measured(r, b);
+}
+
+TEST_F(Captured, GraphOutlivesTheCommunicator) {
+  Bucket b(5000);
+  FakeComm comm;
+  void* call = nullptr;
+  CUgraphExec exec = capture(&comm, b, true, &call);
+  cuGraphLaunch(exec, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  b.refill();
+  EXPECT_EQ(cuGraphLaunch(exec, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  EXPECT_EQ(folder_.collectives().size(), 1u);
+}
+
+TEST_F(Captured, ReplayWithOtherAddressesIsNotMeasured) {
+  Bucket b(5000, 1), other(5000, 2);
+  FakeComm comm;
+  void* call = nullptr;
+  CUgraphExec exec = capture(&comm, b, false, &call);
+  tell(&comm, b, call);
+  cuGraphLaunch(exec, stream_);
+  cuStreamSynchronize(stream_);
+  tell(&comm, other, call);
+  cuGraphLaunch(exec, stream_);
+  cuStreamSynchronize(stream_);
+  cuGraphExecDestroy(exec);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 1u);
+  expect_measured(records[0], b);
+  EXPECT_EQ(folder_.counters().missed[static_cast<int>(Missed::ambiguous)], 1u);
+}
+
+}  // namespace
+}  // namespace gradprobe::test
