@@ -1,0 +1,95 @@
+#include <gtest/gtest.h>
+#include <gradprobe/scalar.hpp>
+
+#include <cmath>
+
+#include "synthetic_ring.hpp"
+
+namespace gradprobe {
+namespace {
+
+template <typename T>
+CollectiveBody body_of(Datatype type, std::initializer_list<T> values) {
+  CollectiveBody b{};
+  b.datatype = static_cast<std::uint8_t>(type);
+  b.count = b.raw_count = static_cast<std::uint32_t>(values.size());
+  std::size_t at = 0;
+  for (const T v : values) {
+    std::memcpy(b.raw + at, &v, sizeof v);
+    at += sizeof v;
+  }
+  return b;
+}
+
+TEST(RawValue, Integers) {
+  EXPECT_EQ(raw_value(body_of<std::int8_t>(Datatype::i8, {-128, 127}), 0), -128);
+  EXPECT_EQ(raw_value(body_of<std::uint8_t>(Datatype::u8, {255}), 0), 255);
+  EXPECT_EQ(raw_value(body_of<std::int32_t>(Datatype::i32, {7, -2147483647 - 1}), 1), -2147483648.0);
+  EXPECT_EQ(raw_value(body_of<std::uint32_t>(Datatype::u32, {4294967295u}), 0), 4294967295.0);
+  EXPECT_EQ(raw_value(body_of<std::int64_t>(Datatype::i64, {-1}), 0), -1);
+  EXPECT_EQ(raw_value(body_of<std::uint64_t>(Datatype::u64, {std::uint64_t{1} << 63}), 0), 9223372036854775808.0);
+}
+
+// Bit patterns and values from the formats' definitions.
+TEST(RawValue, FloatingPoint) {
+  EXPECT_EQ(raw_value(body_of<float>(Datatype::f32, {1.5f, -0.1f}), 1), static_cast<double>(-0.1f));
+  EXPECT_EQ(raw_value(body_of<double>(Datatype::f64, {1e300}), 0), 1e300);
+  const auto half =
+      body_of<std::uint16_t>(Datatype::f16, {0x3C00, 0xC000, 0x0001, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0x3555});
+  EXPECT_EQ(raw_value(half, 0), 1.0);
+  EXPECT_EQ(raw_value(half, 1), -2.0);
+  EXPECT_EQ(raw_value(half, 2), std::ldexp(1.0, -24));
+  EXPECT_EQ(raw_value(half, 3), 65504.0);
+  EXPECT_EQ(raw_value(half, 4), INFINITY);
+  EXPECT_EQ(raw_value(half, 5), -INFINITY);
+  EXPECT_TRUE(std::isnan(*raw_value(half, 6)));
+  EXPECT_NEAR(*raw_value(half, 7), 1.0 / 3, 1e-4);
+  const auto bf = body_of<std::uint16_t>(Datatype::bf16, {0x3FC0, 0x0001, 0x7F80, 0xFFC0});
+  EXPECT_EQ(raw_value(bf, 0), 1.5);
+  EXPECT_EQ(raw_value(bf, 1), std::ldexp(1.0, -133));
+  EXPECT_EQ(raw_value(bf, 2), INFINITY);
+  EXPECT_TRUE(std::isnan(*raw_value(bf, 3)));
+  const auto e4m3 = body_of<std::uint8_t>(Datatype::f8e4m3, {0x38, 0x7E, 0x7F, 0xFF, 0x01, 0xB8, 0x78});
+  EXPECT_EQ(raw_value(e4m3, 0), 1.0);
+  EXPECT_EQ(raw_value(e4m3, 1), 448.0);
+  EXPECT_TRUE(std::isnan(*raw_value(e4m3, 2)));
+  EXPECT_TRUE(std::isnan(*raw_value(e4m3, 3)));
+  EXPECT_EQ(raw_value(e4m3, 4), std::ldexp(1.0, -9));
+  EXPECT_EQ(raw_value(e4m3, 5), -1.0);
+  EXPECT_EQ(raw_value(e4m3, 6), 256.0);
+  const auto e5m2 = body_of<std::uint8_t>(Datatype::f8e5m2, {0x3C, 0x7B, 0x7C, 0xFC, 0x7D, 0x01});
+  EXPECT_EQ(raw_value(e5m2, 0), 1.0);
+  EXPECT_EQ(raw_value(e5m2, 1), 57344.0);
+  EXPECT_EQ(raw_value(e5m2, 2), INFINITY);
+  EXPECT_EQ(raw_value(e5m2, 3), -INFINITY);
+  EXPECT_TRUE(std::isnan(*raw_value(e5m2, 4)));
+  EXPECT_EQ(raw_value(e5m2, 5), std::ldexp(1.0, -16));
+}
+
+TEST(RawValue, NothingBeyondWhatIsThere) {
+  CollectiveBody b = body_of<float>(Datatype::f32, {1, 2});
+  EXPECT_EQ(raw_value(b, 2), std::nullopt);
+  b.raw_count = 0xFFFFFFFF;
+  EXPECT_TRUE(raw_value(b, 7).has_value());
+  EXPECT_EQ(raw_value(b, 8), std::nullopt);
+  b.datatype = 77;
+  EXPECT_EQ(raw_value(b, 0), std::nullopt);
+}
+
+TEST(LossValue, OnlyOneElementFloatingPointScalars) {
+  RecordHead loss = test::make_scalar(0, 0, 0, 1, 0.75f);
+  EXPECT_EQ(loss_value(loss), 0.75);
+  RecordHead integer = loss;
+  integer.collective.datatype = static_cast<std::uint8_t>(Datatype::i32);
+  EXPECT_EQ(loss_value(integer), std::nullopt);
+  RecordHead two = loss;
+  two.collective.count = two.collective.raw_count = 2;
+  EXPECT_EQ(loss_value(two), std::nullopt);
+  RecordHead missed = loss;
+  missed.missed = 1;
+  EXPECT_EQ(loss_value(missed), std::nullopt);
+  EXPECT_EQ(loss_value(test::make_collective(0, 0, 0, 1, 1, 1)), std::nullopt);
+}
+
+}  // namespace
+}  // namespace gradprobe
