@@ -68,7 +68,10 @@ inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, st
     steps[ops[i - 1].record] = {step, static_cast<std::uint32_t>(phase), known.ops_per_step, false};
     if (phase == 0) whole = i - 1;
   }
-  if (!whole_run) return;
+  const bool gapless = std::all_of(ops.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
+                                   ops.begin() + static_cast<std::ptrdiff_t>(anchor) + 1,
+                                   [](const SequenceOp& op) { return op.joined; });
+  if (!whole_run || !gapless) return;
   // From the run's first op on: what comes before the first whole period is the irregular first iteration.
   const AssignedStep& earliest = steps[ops[whole].record];
   const std::uint64_t before = earliest.step_op == 0 && earliest.step > 0 ? earliest.step - 1 : earliest.step;

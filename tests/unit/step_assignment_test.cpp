@@ -1,0 +1,138 @@
+#include <gtest/gtest.h>
+#include <gradprobe/step_assignment.hpp>
+
+#include "step_sequence.hpp"
+#include "synthetic_ring.hpp"
+
+namespace gradprobe {
+namespace {
+
+using test::times;
+
+// Records as a collector writes them: the step only from the op on at which it was known.
+std::vector<NumberedHead> records_of(const std::string& letters, std::uint64_t first_number = 0) {
+  StepDetector detector;
+  std::vector<NumberedHead> records;
+  for (std::size_t i = 0; i < letters.size(); i++) {
+    const auto p = detector.feed(test::signature_of(letters[i]));
+    RecordHead head = letters[i] == 'L' ? test::make_scalar(i, kNone, 0, 0, 0.5f)
+                                        : test::make_collective(i, kNone, 0, 0, test::count_of(letters[i]), 1);
+    if (p.confirmed) {
+      head.step = p.step;
+      head.step_op = p.step_op;
+      head.ops_per_step = p.ops_per_step;
+      head.flags = kFlagStepConfirmed | (p.extra ? kFlagExtraOp : 0u);
+    }
+    records.push_back({first_number + i, head});
+  }
+  return records;
+}
+
+// What a collector that numbers pending ops at the confirmation would say.
+void expect_like_collector(const std::string& letters) {
+  const auto steps = assign_steps(records_of(letters));
+  const auto expected = test::number_all(letters);
+  for (std::size_t i = 0; i < letters.size(); i++) {
+    ASSERT_EQ(steps[i].step, expected[i].step) << letters << " " << i;
+    ASSERT_EQ(steps[i].extra, expected[i].extra) << letters << " " << i;
+  }
+}
+
+TEST(StepAssignment, AgreesWithTheCollector) {
+  for (const std::string& letters :
+       {times("ABCL", 20), "XYL" + times("ABCL", 20), "LXY" + times("LABC", 20), times("AAAL", 20), times("A", 60),
+        "ABXL" + times("ABCL", 20), times("ABCL", 20) + "V" + times("ABCL", 3)}) {
+    expect_like_collector(letters);
+  }
+}
+
+TEST(StepAssignment, HindsightWhenNothingWasConfirmed) {
+  for (const std::string first : {"", "XYL", "XL"}) {
+    for (const int n : {2, 3, 7}) {
+      const std::string letters = first + times("ABCL", n);
+      if (first.size() > 4u * static_cast<unsigned>(n)) continue;
+      const auto steps = assign_steps(records_of(letters));
+      const std::uint64_t base = first.empty() ? 0 : 1;
+      for (std::size_t i = 0; i < letters.size(); i++) {
+        const std::uint64_t expected = i < first.size() ? 0 : base + (i - first.size()) / 4;
+        ASSERT_EQ(steps[i].step, expected) << letters << " " << i;
+      }
+    }
+  }
+}
+
+TEST(StepAssignment, HindsightInAnUnfinishedStep) {
+  const auto steps = assign_steps(records_of(times("AAAAL", 2) + "AAA"));
+  for (std::size_t i = 0; i < steps.size(); i++) EXPECT_EQ(steps[i].step, i / 5) << i;
+}
+
+TEST(StepAssignment, LessThanTwoPeriodsStaysUnknown) {
+  for (const std::string letters : {"ABCLABC", "A", "ABCDEFGG", ""}) {
+    for (const AssignedStep& s : assign_steps(records_of(letters))) EXPECT_EQ(s.step, kNone) << letters;
+  }
+}
+
+// The ring's beginning was overwritten before any step was known: ranks may have lost different amounts, so a guess
+// would not agree between them.
+TEST(StepAssignment, NoHindsightWithoutTheBeginning) {
+  for (const AssignedStep& s : assign_steps(records_of(times("ABCL", 5), 3))) EXPECT_EQ(s.step, kNone);
+}
+
+TEST(StepAssignment, OverwrittenBeginningWithConfirmedSteps) {
+  std::vector<NumberedHead> records = records_of("XYL" + times("ABCL", 20));
+  const auto whole = assign_steps(records);
+  for (std::size_t lost = 1; lost < records.size(); lost++) {
+    const std::vector<NumberedHead> rest(records.begin() + static_cast<std::ptrdiff_t>(lost), records.end());
+    const auto steps = assign_steps(rest);
+    for (std::size_t i = 0; i < rest.size(); i++) {
+      if (lost + i >= 3)
+        ASSERT_EQ(steps[i].step, whole[lost + i].step) << lost << " " << i;
+      else
+        ASSERT_TRUE(steps[i].step == kNone || steps[i].step == 0) << lost << " " << i;
+    }
+  }
+}
+
+// A record that can't be read breaks the chain: what lies before can't be counted back.
+TEST(StepAssignment, NotAcrossAGap) {
+  std::vector<NumberedHead> records = records_of(times("ABCL", 20));
+  records.erase(records.begin() + 10);
+  const auto steps = assign_steps(records);
+  for (std::size_t i = 0; i < records.size(); i++) {
+    const std::uint64_t op = records[i].head.op;
+    if (op > 10)
+      ASSERT_EQ(steps[i].step, op / 4);
+    else
+      ASSERT_EQ(steps[i].step, kNone);
+  }
+}
+
+TEST(StepAssignment, StepRecordsBetweenOpsDoNotBreakTheChain) {
+  std::vector<NumberedHead> records;
+  for (const NumberedHead& r : records_of(times("ABCL", 20))) {
+    records.push_back({records.size(), r.head});
+    if (r.head.kind != 3) continue;
+    RecordHead step{};
+    step.kind = 2;
+    step.step = 77;
+    records.push_back({records.size(), step});
+  }
+  const auto steps = assign_steps(records);
+  for (std::size_t i = 0; i < records.size(); i++) {
+    EXPECT_EQ(steps[i].step, records[i].head.kind == 2 ? 77 : records[i].head.op / 4) << i;
+  }
+}
+
+// Fields as a damaged or hostile writer may leave them: any answer, but no crash.
+TEST(StepAssignment, NonsenseFields) {
+  std::vector<NumberedHead> records = records_of(times("ABCL", 20));
+  records[50].head.step = kNone;
+  records[51].head.ops_per_step = 0;
+  records[52].head.step_op = 4000000000u;
+  records[36].head.ops_per_step = 4000000000u;
+  records[35].head.step_op = 4000000000u;
+  EXPECT_EQ(assign_steps(records).size(), records.size());
+}
+
+}  // namespace
+}  // namespace gradprobe
