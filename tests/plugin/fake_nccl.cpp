@@ -41,9 +41,8 @@ std::vector<std::string> take_log() {
 
 void* plugin_library() {
   static void* library = [] {
-    const char* path = std::getenv("GRADPROBE_PLUGIN");
-    void* l = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-    if (l == nullptr) throw std::runtime_error(path != nullptr ? dlerror() : "GRADPROBE_PLUGIN is not set");
+    void* l = dlopen(GRADPROBE_PLUGIN_FILE, RTLD_NOW | RTLD_LOCAL);
+    if (l == nullptr) throw std::runtime_error(dlerror());
     return l;
   }();
   return library;
@@ -61,6 +60,7 @@ RingFolder::RingFolder() {
   path_ = name;
   setenv("GRADPROBE_DIR", path_.c_str(), 1);
   setenv("GRADPROBE_RING_MB", "4", 1);
+  setenv("NCCL_DEBUG", "WARN", 1);  // else warnings go to stderr as well
 }
 
 RingFolder::~RingFolder() {

@@ -67,7 +67,7 @@ struct ProfilerV5 {
 // Lines that the plugin gave to NCCL's logger, as "LEVEL text".
 std::vector<std::string> take_log();
 
-// The library under test (environment GRADPROBE_PLUGIN).
+// The library under test.
 void* plugin_library();
 const ProfilerV5& profiler(int version = 5);
 
