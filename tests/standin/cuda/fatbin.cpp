@@ -1,10 +1,10 @@
-// Fat binaries: the PTX of a container, for the device's compute capability.
+#include "fatbin.hpp"
+
 #include <lz4.h>
 #include <zstd.h>
 
+#include <cstdint>
 #include <cstring>
-
-#include "core.hpp"
 
 namespace standin::cuda {
 namespace {
@@ -67,19 +67,19 @@ std::string ptx_entries(const char* p, std::vector<PtxEntry>* out, bool* machine
 }
 }  // namespace
 
-std::string unpack_fatbin(const void* fatbin, std::vector<std::string>* texts) {
+std::string unpack_fatbin(const void* fatbin, int cc, std::vector<std::string>* texts) {
   std::vector<PtxEntry> all;
   bool machine_code = false;
   std::string why = ptx_entries(static_cast<const char*>(fatbin), &all, &machine_code);
   if (!why.empty()) return why;
   unsigned best = 0;
   for (auto& e : all)
-    if (static_cast<int>(e.arch) <= config().cc && e.arch > best) best = e.arch;
+    if (static_cast<int>(e.arch) <= cc && e.arch > best) best = e.arch;
   size_t before = texts->size();
   for (auto& e : all)
     if (best && e.arch == best) texts->push_back(std::move(e.text));
   if (texts->size() > before) return "";
-  if (!all.empty()) return "the fat binary's PTX is for newer devices than STANDIN_CUDA_CC names";
+  if (!all.empty()) return "the fat binary's PTX is for newer devices than STANDIN_CUDA_CC=" + std::to_string(cc);
   return machine_code ? "the fat binary has machine code only, no PTX" : "the fat binary is empty";
 }
 }  // namespace standin::cuda
