@@ -111,8 +111,9 @@ class CosineEstimator {
  private:
   // float32 rounding in sketches, which the variances don't know.
   static constexpr double kRounding = 4e-6;
-  // 1.96 for a normal error, and a margin: simulated with heavy-tailed inputs, 1.96 covered 0.91 in the worst case.
-  static constexpr double kZ95 = 2.1;
+  // 1.96 for a normal error, times 1.2: with few dominating elements collisions in the sketch are rare and large. In
+  // simulations with outlier columns 1.96 covered 0.90 in the worst case and this covers 0.94.
+  static constexpr double kZ95 = 2.35;
 
   std::size_t at(std::size_t i, std::size_t j) const { return i * ranks_ + j; }
 
