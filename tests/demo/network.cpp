@@ -93,7 +93,9 @@ std::vector<float> initial_weights(const Layout& layout, std::uint64_t seed) {
   std::vector<float> weights(static_cast<std::size_t>(layout.total));
   std::mt19937_64 random(seed);
   for (const Layer& layer : layout.layers) {
-    const double limit = std::sqrt(6.0 / layer.in);
+    // The last layer starts smaller: logits near 0 make the first loss about ln(classes).
+    const bool last = &layer == &layout.layers.back();
+    const double limit = std::sqrt(6.0 / layer.in) * (last ? 0.5 : 1.0);
     for (int i = 0; i < layer.in * layer.out; ++i) {
       const double uniform = static_cast<double>(random() >> 11) * 0x1p-53;
       weights[static_cast<std::size_t>(layer.weight + i)] = static_cast<float>(limit * (2 * uniform - 1));

@@ -58,7 +58,7 @@ std::optional<int> parse_options(int argc, char** argv, Options& options) {
   app.add_option("--steps", options.steps, "Optimizer steps [60]")->check(CLI::Range(1, 10000))->option_text("N");
   app.add_option("--batch", options.batch, "Images a step and rank [64]")->check(CLI::Range(1, 1024))->option_text("N");
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout [1]")->option_text("N");
-  app.add_option("--learning-rate", options.learning_rate, "Step size of plain SGD [0.025]")
+  app.add_option("--learning-rate", options.learning_rate, "Step size of plain SGD [0.02]")
       ->check(CLI::NonNegativeNumber)
       ->option_text("X");
   app.add_option("--dropout", options.dropout, "Share of hidden units that are dropped [0.2]")

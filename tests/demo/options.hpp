@@ -30,7 +30,7 @@ struct Options {
   int steps = 60;
   int batch = 64;
   std::uint64_t seed = 1;
-  float learning_rate = 0.025f;
+  float learning_rate = 0.02f;
   float dropout = 0.2f;
   Fault nan;
   Fault kill;
