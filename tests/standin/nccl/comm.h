@@ -119,6 +119,10 @@ struct ncclComm {
   std::mutex persistent_mutex;
   std::condition_variable persistent_cv;
   int persistent_plans = 0;
+  bool has_persistent_plans() {
+    std::lock_guard lock(persistent_mutex);
+    return persistent_plans > 0;
+  }
 
   // The open group's calls.
   bool in_group = false;

@@ -124,8 +124,7 @@ ncclResult_t enqueue_host_function(ncclComm* comm, Plan* plan, CUstream launch_s
 
 bool needs_host_functions(ncclComm* comm, bool persistent) {
   if (persistent || comm->settings.launch_blocking || comm->settings.always_host_callback) return true;
-  std::lock_guard lock(comm->persistent_mutex);
-  return comm->persistent_plans > 0 && comm->host_called && cuEventQuery(comm->host_serial) == CUDA_ERROR_NOT_READY;
+  return comm->has_persistent_plans() && comm->host_called && cuEventQuery(comm->host_serial) == CUDA_ERROR_NOT_READY;
 }
 
 ncclResult_t prepare(ncclComm* comm) {
@@ -136,7 +135,8 @@ ncclResult_t prepare(ncclComm* comm) {
   CUstream launch = comm->streams.front();
   for (size_t i = 1; i < comm->streams.size(); i++)
     STANDIN_TRY(wait_for_stream(launch, comm->streams[i], comm->scratch));
-  if (persistent || (comm->launched && comm->last_stream != launch))
+  // A graph of the communicator may have been launched on any stream since.
+  if (persistent || (comm->launched && (comm->last_stream != launch || comm->has_persistent_plans())))
     STANDIN_CUDA(cuStreamWaitEvent(launch, comm->serial, external));
   if (!needs_host_functions(comm, persistent)) return ncclSuccess;
   bool any = false;
