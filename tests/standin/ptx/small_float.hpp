@@ -66,7 +66,7 @@ class SmallFloat {
     if (pattern >= first_special_) {
       bool to_infinity =
           mode == Mode::kNearest || (mode == Mode::kUp && !negative) || (mode == Mode::kDown && negative);
-      bool infinite = magnitude > values_[sign_ - 1] * 2.0L && std::isinf(static_cast<double>(magnitude));
+      bool infinite = std::isinf(static_cast<double>(magnitude));
       pattern = saturate ? first_special_ - 1 : to_infinity || infinite ? first_special_ : first_special_ - 1;
     }
     return pattern | (negative ? sign_ : 0);
