@@ -66,10 +66,10 @@ void find_non_finite(const Communicator& comm, std::vector<Finding>& findings) {
   const CollectiveBody& b = first->head->collective;
   const char* what = first->nans > 0 && first->infs > 0 ? "NaN and Inf" : first->nans > 0 ? "NaN" : "Inf";
   std::string text = fmt::format(
-      "{} had the first {}: step {}, op {} ({} {}, {} element(s)), element {} ({} NaN, {} Inf in this input{}).",
+      "{} had the first {}: step {}, op {} ({} {}, {} element{}), element {} ({} NaN, {} Inf in this input{}).",
       plural(together), what, step_text(first->step), first->op.op, name(static_cast<Function>(b.function)),
-      name(static_cast<Datatype>(b.datatype)), b.count, step_text(first->element), first->nans, first->infs,
-      together.size() > 1 ? fmt::format(" on rank {}", first->rank) : std::string());
+      name(static_cast<Datatype>(b.datatype)), b.count, b.count == 1 ? "" : "s", step_text(first->element), first->nans,
+      first->infs, together.size() > 1 ? fmt::format(" on rank {}", first->rank) : std::string());
   const std::size_t later = all.size() - together.size();
   if (later > 0) {
     text += fmt::format(" {} later input(s) have some too: a sum of anything with NaN is NaN on every rank.", later);

@@ -51,7 +51,7 @@ CLI::Option* add_step_option(CLI::App& command, std::string& text) {
 int run(int argc, char** argv) {
   CLI::App app{"Reads gradprobe ring files: what every rank's gradient was before NCCL averaged it away.", "gradprobe"};
   app.set_version_flag("--version", "gradprobe " GRADPROBE_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.footer(
       "Exit codes: 0 done; 2 wrong usage, or a file that can't be read or is no ring (one line on stderr);\n"
       "1 only from compare --fail-on-findings.");
@@ -109,6 +109,10 @@ int run(int argc, char** argv) {
 
   if (dump_options.sketch && !dump_options.json) {
     print_note("command line: --sketch needs --json; add it");
+    return kExitError;
+  }
+  if (app.get_subcommands().empty()) {
+    print_note("command line: no command; choose dump, info or compare, or see gradprobe --help");
     return kExitError;
   }
   if (dump_command->parsed()) return dump(dump_options);
