@@ -15,7 +15,6 @@ run_it test
 expect_rc 0 "dev"
 expect_in calls "cmake --preset dev "
 expect_in calls "ctest --test-dir build/dev --output-on-failure --no-tests=error --timeout 300"
-expect_not_in calls "-LE"
 expect_in calls "asan= ubsan= tsan="
 
 for preset in asan ubsan tsan; do
@@ -25,7 +24,6 @@ for preset in asan ubsan tsan; do
   expect_in calls "cmake --preset $preset "
   expect_in calls "cmake --build build/$preset "
   expect_in calls "ctest --test-dir build/$preset "
-  expect_in calls "-LE ^(standin|"
   expect_in calls "$preset=halt_on_error=1"
 done
 
@@ -33,7 +31,6 @@ test_machine
 run_it test --preset asan -R ring -L unit -- --repeat until-fail:3
 expect_rc 0 "chosen tests"
 expect_in calls "-R ring -L unit --repeat until-fail:3"
-expect_not_in calls "-LE"
 
 touch "$state/ctest-fails"
 run_it test
