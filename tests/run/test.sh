@@ -22,7 +22,7 @@ for preset in asan ubsan tsan; do
   run_it test --preset $preset
   expect_rc 0 "$preset"
   expect_in calls "cmake --preset $preset "
-  expect_in calls "cmake --build build/$preset "
+  expect_in calls "cmake --build --preset $preset "
   expect_in calls "ctest --test-dir build/$preset "
   expect_in calls "$preset=halt_on_error=1"
 done
@@ -62,4 +62,14 @@ run_it build --preset release
 expect_rc 1 "configuring fails"
 expect_in err "CMake Error: no such thing"
 expect_not_in out "built:"
+
+fresh_machine
+run_it build --preset fuzz
+expect_rc 2 "no clang"
+expect_lines err 1
+expect_in err "needs clang++: sudo apt-get install -y clang"
+fake clang++ <<<'exit 0'
+run_it build --preset fuzz
+expect_rc 0 "clang"
+expect_in calls "cmake --build --preset fuzz "
 finish
