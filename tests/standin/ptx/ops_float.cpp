@@ -6,27 +6,26 @@
 
 namespace standin::ptx {
 namespace {
-// run the lambda's handler under the rounding mode of the instruction
-struct RoundScope {
-  unsigned old;
+// Runs a handler under the rounding mode of its instruction.
+class RoundScope {
+ public:
   explicit RoundScope(u8 r) {
-    old = _mm_getcsr();
-    static const unsigned bits[] = {0x0000, 0x6000, 0x2000, 0x4000, 0};
-    _mm_setcsr((old & ~0x6000u) | bits[r]);
+    constexpr int modes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD, FE_TONEAREST};
+    fesetround(modes[r]);
     asm volatile("" ::: "memory");
   }
   ~RoundScope() {
     asm volatile("" ::: "memory");
-    _mm_setcsr(old);
+    fesetround(FE_TONEAREST);
   }
 };
 template <Handler H>
 void rounded(Warp& w, const Ins& I, u32 m) {
+  if (I.aux == RN) return H(w, I, m);
   RoundScope r(I.aux);
   H(w, I, m);
 }
 
-// ---- float ----
 template <bool Z>
 inline float z(float x) {
   if constexpr (Z)

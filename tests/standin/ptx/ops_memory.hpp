@@ -71,6 +71,23 @@ inline void after_load(Warp& w, const Ins& I, const u64* A, u32 m) {
   if (I.flag & FL_ACQ) std::atomic_thread_fence(std::memory_order_acquire);
 }
 typedef long long V2 __attribute__((vector_size(16)));
+// 16 bytes in one access of the processor, which is how kernels publish data and flag together.
+inline V2 load16(u64 a) {
+#if defined(__x86_64__)
+  V2 x;
+  asm volatile("movdqa %1, %0" : "=x"(x) : "m"(*(V2*)a) : "memory");
+  return x;
+#else
+  return *(volatile V2*)a;
+#endif
+}
+inline void store16(u64 a, V2 x) {
+#if defined(__x86_64__)
+  asm volatile("movdqa %1, %0" : "=m"(*(V2*)a) : "x"(x) : "memory");
+#else
+  *(volatile V2*)a = x;
+#endif
+}
 inline void load_block(Warp& w, int l, u64 a, int n, char* buf) {
   if (a & (n - 1)) misaligned(w, l, a, n);
   switch (n) {
@@ -86,18 +103,11 @@ inline void load_block(Warp& w, int l, u64 a, int n, char* buf) {
     case 8:
       *(u64*)buf = *(volatile u64*)a;
       break;
-    case 16: {
-      V2 x;
-      asm volatile("movdqa %1, %0" : "=x"(x) : "m"(*(V2*)a) : "memory");
-      *(V2*)buf = x;
+    case 16:
+      *(V2*)buf = load16(a);
       break;
-    }
     default:
-      for (int i = 0; i < n; i += 16) {
-        V2 x;
-        asm volatile("movdqa %1, %0" : "=x"(x) : "m"(*(V2*)(a + i)) : "memory");
-        *(V2*)(buf + i) = x;
-      }
+      for (int i = 0; i < n; i += 16) *(V2*)(buf + i) = load16(a + i);
   }
 }
 inline void store_block(Warp& w, int l, u64 a, int n, const char* buf) {
@@ -115,16 +125,11 @@ inline void store_block(Warp& w, int l, u64 a, int n, const char* buf) {
     case 8:
       *(volatile u64*)a = *(u64*)buf;
       break;
-    case 16: {
-      V2 x = *(V2*)buf;
-      asm volatile("movdqa %1, %0" : "=m"(*(V2*)a) : "x"(x) : "memory");
+    case 16:
+      store16(a, *(V2*)buf);
       break;
-    }
     default:
-      for (int i = 0; i < n; i += 16) {
-        V2 x = *(V2*)(buf + i);
-        asm volatile("movdqa %1, %0" : "=m"(*(V2*)(a + i)) : "x"(x) : "memory");
-      }
+      for (int i = 0; i < n; i += 16) store16(a + i, *(const V2*)(buf + i));
   }
 }
 
