@@ -12,7 +12,7 @@
 namespace gradprobe {
 namespace {
 
-constexpr std::uint64_t kRecords = 20000;
+constexpr std::uint64_t kRecords = 8000;
 
 class LiveRing {
  public:

@@ -8,7 +8,7 @@
 #include "step_sequence.hpp"
 
 namespace {
-std::size_t allocations = 0;
+thread_local std::size_t allocations = 0;
 }
 
 // Counts what the detector allocates; the default new and delete otherwise.
