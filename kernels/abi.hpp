@@ -27,7 +27,10 @@ inline constexpr std::uint32_t kThreads = 512;                      // threads o
 inline constexpr std::uint32_t kSuperrow = 16384;                   // elements whose permutation is drawn together
 inline constexpr std::uint32_t kRegisterSketch = 2048;              // K: register positions, folded to k at the end
 inline constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 45;  // elements of one entry; more is kInvalid
-inline constexpr std::uint32_t kMaxRawCount = 8;                    // elements of a kRaw entry; more is kInvalid
+// A run that has held the workspace for so long lost its measuring kernel (a launch that failed): the next run takes
+// the workspace over. Measuring takes milliseconds.
+inline constexpr std::uint64_t kLostRunNs = 60'000'000'000;
+inline constexpr std::uint32_t kMaxRawCount = 8;  // elements of a kRaw entry; more is kInvalid
 
 enum SlotState : std::uint32_t {
   kSlotOpen = 0,       // the gate waits
@@ -135,17 +138,18 @@ inline constexpr std::uint32_t kBlocks = kMaxCtas / kBlockCtas;
 
 // Device memory, zeroed once. Offsets of the parts behind it: workspace_layout(k).
 struct alignas(256) WorkspaceHead {
-  std::uint32_t busy;  // 1 while a run owns the workspace
-  std::uint32_t run;
-  std::uint64_t owner;          // launch_owner() of the run that owns the workspace, 0: none
-  std::uint32_t entries;        // of the run
-  std::uint32_t entries_done;   // entries with a result (or a dropped one) so far
+  std::uint64_t busy_since;    // %globaltimer when a run took the workspace, 0: it is free
+  std::uint64_t owner;         // launch_owner() of the run whose buckets are listed, 0: none
+  std::uint32_t run;           // of that owner
+  std::uint32_t entries;       // of that run
+  std::uint32_t entries_done;  // entries with a result (or a dropped one) so far
+  std::uint32_t reserved;
   std::uint64_t results;        // results written to the ring so far: next index
   std::uint64_t consumed_seen;  // control.consumed as last read
   std::uint64_t gate_wait_ns;
   std::uint64_t units[kMeasuredTypes];
   std::uint32_t buckets[kMeasuredTypes];
-  std::uint32_t reserved;
+  std::uint32_t reserved2;
   std::uint32_t cta_tickets[2 * kMaxCtas];  // of the bucket's first CTA in a block: head 2c, tail 2c + 1
   std::uint32_t block_tickets[kBlocks];     // of the block in which the bucket begins; all wrap to 0 by atomicInc
 };

@@ -23,15 +23,15 @@ struct GateDecision {
   std::uint64_t wait_ns;
 };
 
-// Takes the workspace for this launch. A launch that still owns it lost its measuring kernel in an earlier run: all of
-// that run's kernels lie before this gate on the stream, so nobody works on it any more.
+// Takes the workspace for this run.
 __device__ inline bool take_workspace(const GateParams& params) {
-  WorkspaceHead& head = *params.workspace;
-  if (atomicCAS(&head.busy, 0u, 1u) == 0) {
-    __threadfence();
-    return true;
-  }
-  return load_acquire_device(&head.owner) == launch_owner(params);
+  auto* busy_since = reinterpret_cast<unsigned long long*>(&params.workspace->busy_since);
+  const unsigned long long now = global_timer();
+  const unsigned long long since = atomicCAS(busy_since, 0ull, now);
+  const bool lost = now > since && now - since > kLostRunNs;
+  const bool taken = since == 0 || (lost && atomicCAS(busy_since, since, now) == since);
+  if (taken) __threadfence();
+  return taken;
 }
 
 // Waits for the slot and decides what becomes of the run. By one thread.

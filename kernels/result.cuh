@@ -85,7 +85,7 @@ __device__ inline void finish_run(const GateParams& params, std::uint32_t run) {
   WorkspaceHead& head = *params.workspace;
   *const_cast<volatile std::uint64_t*>(&head.owner) = 0;
   __threadfence();
-  atomicExch(&head.busy, 0u);
+  atomicExch(reinterpret_cast<unsigned long long*>(&head.busy_since), 0ull);
   store_release_system(&params.slot->runs, run);
 }
 

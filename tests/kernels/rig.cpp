@@ -115,6 +115,12 @@ gate::WorkspaceHead Rig::workspace() const {
   return head;
 }
 
+void Rig::age_workspace(std::uint64_t ns) {
+  const std::uint64_t since = workspace().busy_since - ns;
+  check(cuMemcpyHtoD(workspace_.address() + offsetof(gate::WorkspaceHead, busy_since), &since, sizeof(since)),
+        "cuMemcpyHtoD");
+}
+
 Bucket::Bucket(Datatype type, std::vector<std::uint32_t> bits, std::uint32_t offset)
     : type_(type), bits_(std::move(bits)), offset_(offset), memory_(with_surroundings(type, bits_, offset)) {}
 

@@ -50,6 +50,8 @@ class Rig {
   gate::GateControl& control() { return control_[0]; }
   std::uint32_t runs(std::uint32_t i) { return std::atomic_ref(slots_[i].runs).load(std::memory_order_acquire); }
   gate::WorkspaceHead workspace() const;
+  // Lets the run that holds the workspace look `ns` older than it is.
+  void age_workspace(std::uint64_t ns);
   void set_launch(std::uint32_t number) { launch_ = number; }
 
  private:
