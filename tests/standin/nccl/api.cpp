@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "comm.h"
 #include "group.h"
@@ -176,16 +177,18 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
     return ncclInvalidArgument;
   }
   ncclUniqueId id = make_unique_id();
+  std::vector<CUcontext> contexts(static_cast<size_t>(count));
+  for (int i = 0; i < count; i++)
+    STANDIN_CUDA(cuDevicePrimaryCtxRetain(&contexts[static_cast<size_t>(i)], devices ? devices[i] : i));
   CurrentDevice restore;
-  ncclResult_t r = ncclGroupStart();
+  group_start();
+  ncclResult_t r = ncclSuccess;
   for (int i = 0; !r && i < count; i++) {
-    CUcontext context = nullptr;
-    STANDIN_CUDA(cuDevicePrimaryCtxRetain(&context, devices ? devices[i] : i));
-    STANDIN_CUDA(cuCtxSetCurrent(context));
+    cuCtxSetCurrent(contexts[static_cast<size_t>(i)]);
     r = init_rank(&comms[i], count, id, i, nullptr);
   }
   group_error(r);
-  ncclResult_t end = ncclGroupEnd();
+  ncclResult_t end = group_end();
   return r ? r : end;
 }
 
@@ -239,7 +242,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   STANDIN_TRY(check_comm(comm, "ncclCommAbort"));
   comm->abort = true;
-  if (comm->session) comm->session->wake_all();
+  if (comm->joined) comm->session->wake_all();
   comm->job.reset();
   comm->destroy_called = true;
   return add_life_job({comm, [comm] { return comm_reclaim(comm); }, true});

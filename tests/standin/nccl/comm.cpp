@@ -50,6 +50,15 @@ ncclResult_t make_cuda_objects(ncclComm* comm) {
   return ncclSuccess;
 }
 
+void show_version(const ncclComm* comm) {
+  static std::once_flag once;
+  if (comm->rank) return;
+  std::call_once(once, [&] {
+    standin_nccl_log(kLogVersion, kLogAll, __func__, __LINE__, "NCCL version 2.%d.%d (stand-in of gradprobe's tests)",
+                     comm->settings.minor, comm->settings.patch);
+  });
+}
+
 void free_comm(ncclComm* comm) {
   {
     CurrentDevice device;
@@ -98,12 +107,14 @@ ncclResult_t ensure_ready(ncclComm* comm) {
 }
 
 ncclResult_t comm_start(ncclComm* comm) {
+  show_version(comm);
   CurrentDevice device;
   device.set(comm);
   RelaxedCapture relaxed;
   comm->session = std::make_unique<Session>();
   STANDIN_TRY(comm->session->attach(comm->id, comm->ranks, comm->rank,
                                     {comm->settings.chunk_bytes, comm->settings.join_timeout_s}, &comm->abort));
+  comm->joined = true;
   STANDIN_TRY(make_cuda_objects(comm));
   join_clique(comm);
   STANDIN_TRY(comm->session->meet());
@@ -116,6 +127,7 @@ ncclResult_t comm_synchronize(ncclComm* comm) {
   device.set(comm);
   RelaxedCapture relaxed;
   if (comm->launched) STANDIN_CUDA(cuEventSynchronize(comm->serial));
+  if (comm->host_called) STANDIN_CUDA(cuStreamSynchronize(comm->host_stream));
   std::unique_lock lock(comm->persistent_mutex);
   comm->persistent_cv.wait(lock, [&] { return comm->persistent_plans == 0 || comm->abort; });
   return ncclSuccess;
@@ -127,7 +139,7 @@ ncclResult_t comm_reclaim(ncclComm* comm) {
     return ncclSuccess;
   }
   std::shared_ptr<Clique> clique = comm->clique;
-  if (comm->abort && comm->session) comm->session->leave();
+  if (comm->abort && comm->joined) comm->session->leave();
   {
     std::lock_guard lock(clique->mutex);
     if (++clique->destroyed < clique->comms.size()) return ncclSuccess;

@@ -100,9 +100,11 @@ struct ncclComm {
   const char* profiler_name() const { return has_name ? name.c_str() : nullptr; }
 
   std::unique_ptr<standin::Session> session;
+  std::atomic<bool> joined{false};  // the session is complete
   std::shared_ptr<standin::Clique> clique;
   void* profiler_context = nullptr;
   bool profiler_initialised = false;
+  std::mutex proxy_mutex;
   std::unique_ptr<standin::ProxyThread> proxy;
   std::array<std::atomic<uint64_t>, standin::kFuncs> sequence{};
 

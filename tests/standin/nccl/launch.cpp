@@ -88,6 +88,7 @@ void report_tasks(Plan* plan) {
       std::any_of(plan->colls.begin(), plan->colls.end(), [](const Task& t) { return t.mask & kKernelCh; });
   if (kernel_events) {
     ncclComm* comm = plan->comm;
+    std::lock_guard lock(comm->proxy_mutex);
     if (!comm->proxy) comm->proxy = std::make_unique<ProxyThread>(comm);
     comm->proxy->post(plan->shared_from_this());
   }
@@ -184,17 +185,7 @@ ncclResult_t finish(ncclComm* comm) {
 }
 
 // Communicators of one clique take turns, one launch each.
-ncclResult_t launch_clique(const std::vector<ncclComm*>& comms, CurrentDevice* device) {
-  bool captured = false, uncaptured = false;
-  for (ncclComm* c : comms) {
-    (c->capture_id ? captured : uncaptured) = true;
-    device->set(c);
-    STANDIN_TRY(prepare(c));
-  }
-  if (captured && uncaptured) {
-    STANDIN_WARN("either all or none of a group's communicators can be captured");
-    return ncclInvalidUsage;
-  }
+ncclResult_t take_turns(const std::vector<ncclComm*>& comms, CurrentDevice* device) {
   for (bool more = true; more;) {
     more = false;
     for (ncclComm* c : comms) {
@@ -206,11 +197,28 @@ ncclResult_t launch_clique(const std::vector<ncclComm*>& comms, CurrentDevice* d
       STANDIN_TRY(launch(c, plan));
     }
   }
+  return ncclSuccess;
+}
+
+ncclResult_t launch_clique(const std::vector<ncclComm*>& comms, CurrentDevice* device) {
+  bool captured = false, uncaptured = false;
+  for (ncclComm* c : comms) {
+    (c->capture_id ? captured : uncaptured) = true;
+    device->set(c);
+    STANDIN_TRY(prepare(c));
+  }
+  if (captured && uncaptured) {
+    STANDIN_WARN("either all or none of a group's communicators can be captured");
+    return ncclInvalidUsage;
+  }
+  ncclResult_t result = take_turns(comms, device);
+  // Also after a failed launch: what was launched before it must be waited for.
   for (ncclComm* c : comms) {
     device->set(c);
-    STANDIN_TRY(finish(c));
+    ncclResult_t r = finish(c);
+    if (!result) result = r;
   }
-  return ncclSuccess;
+  return result;
 }
 
 }  // namespace
