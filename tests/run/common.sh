@@ -55,6 +55,7 @@ fi
 END
   fake ninja <<<'exit 0'
   fake g++ <<<'exit 0'
+  fake python3 <<<'exit 0'
   fake ldconfig <<<'exit 0'
   # Installed is every package except those named in $state/missing.
   fake dpkg-query <<'END'
