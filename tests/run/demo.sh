@@ -10,7 +10,7 @@ while [[ \$1 != --out ]]; do shift; done
 [[ -d \$2 && -z \$(ls -A "\$2") ]] || exit 9
 touch "\$2/ring"
 if read -r line; then exit 8; fi
-[[ ! -e $state/demo-fails ]]
+exit "\$(cat $state/demo-exits 2>/dev/null || echo 0)"
 END
   fake ninja <<'END'
 printf '%s\n' 'gradprobe: phony' 'gradprobe_plugin: phony' 'gradprobe-demo-train: phony' 'standin_cuda: phony' \
@@ -50,8 +50,11 @@ run_it demo --out "$repo/run/below"
 expect_rc 2 "below a file"
 expect_in err "--out $repo/run/below: cannot be made"
 
-touch "$state/demo-fails"
+echo 77 >"$state/demo-exits"
 run_it demo
 expect_rc 1 "the demo fails"
+echo 2 >"$state/demo-exits"
+run_it demo -- --bad
+expect_rc 2 "the demo refuses an argument"
 
 finish
