@@ -78,6 +78,7 @@ constexpr Version kVersions[] = {
     {"cuGetProcAddress", 11030, "cuGetProcAddress"},
     {"cuGraphAddDependencies", 12030, "cuGraphAddDependencies_v2"},
     {"cuGraphAddDependencies", 10000, "cuGraphAddDependencies"},
+    {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
     {"cuGraphNodeGetDependencies", 12030, "cuGraphNodeGetDependencies_v2"},
     {"cuGraphNodeGetDependencies", 10000, "cuGraphNodeGetDependencies"},
     {"cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"},

@@ -55,6 +55,7 @@ void Decoder::store() {
   TypeInfo t = tinfo(mods.back());
   if (t.size <= 0) bad("store type");
   Ins I;
+  if (has("volatile") || has("relaxed") || has("mmio")) I.flag |= FL_POLL;
   if (has("release")) I.flag |= FL_REL;
   if (has("async")) bad("st.async");
   address(I, sp == SP_SHARED);

@@ -148,13 +148,21 @@ std::string Runner::last_where(u64 addr) {
     m &= I.neg ? ~p : p;
   }
   if (I.ak == AK_G && I.o[1] != NONE) {
+    // A whole warp's access may be one of the processor's: the lane is the last one whose element begins at or before
+    // the reported address.
     const u64* a = row<u64>(w, I.o[1]);
-    for (int l = 31; l >= 0; l--) {
+    u64 nearest = 64;
+    for (int l = 0; l < 32; l++) {
+      if (!((m >> l) & 1)) continue;
       u64 x = a[l] + I.imm;
-      // the processor gives no address for one outside the 47 bits of user space
-      if (((m >> l) & 1) && (addr ? addr - x < 64 : x < 64 || x >> 47)) {
+      if (addr && addr - x < nearest) {
+        nearest = addr - x;
         lane = l;
-        if (!addr) at = x;
+      }
+      // the processor gives no address for one outside the 47 bits of user space
+      if (!addr && lane < 0 && (x < 64 || x >> 47)) {
+        lane = l;
+        at = x;
       }
     }
   }

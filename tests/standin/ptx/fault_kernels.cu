@@ -17,3 +17,13 @@ extern "C" __global__ void spin(volatile int* flag) {
   while (*flag == 0) {
   }
 }
+extern "C" __global__ void beyond_shared(int first) {
+  extern __shared__ int s[];
+  s[first + threadIdx.x] = 1;
+}
+extern "C" __global__ void store_row(int* p) {
+  p[threadIdx.x] = 1;
+}
+extern "C" __global__ void load_row(const int* p, int* out) {
+  out[threadIdx.x] = p[threadIdx.x];
+}

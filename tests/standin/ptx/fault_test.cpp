@@ -1,4 +1,6 @@
 // What a kernel does wrong is named with kernel, thread and instruction.
+#include <sys/mman.h>
+
 #include <cstdlib>
 
 #include "test_support.hpp"
@@ -33,6 +35,26 @@ TEST_P(Fault, BadAddressNamesTheThread) {
 TEST_P(Fault, MisalignedAccess) {
   int x[2];
   EXPECT_PART(run(p, "misalign", 1, 32, 0, reinterpret_cast<char*>(x)), "misaligned 4-byte access");
+}
+
+TEST_P(Fault, SharedAddressOutside) {
+  EXPECT_EQ(run(p, "beyond_shared", 1, 32, 128, 0), "");
+  std::string e = run(p, "beyond_shared", 1, 32, 128, 1);
+  EXPECT_PART(e, "outside the CTA's shared memory");
+  EXPECT_PART(e, "thread (31,0,0)");
+  EXPECT_PART(run(p, "beyond_shared", 1, 32, 128, -2000000000), "outside the CTA's shared memory");
+}
+
+TEST_P(Fault, RowThatCrossesTheEndOfMemory) {
+  void* mapped = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  char* end = static_cast<char*>(mapped) + 4096;
+  ASSERT_EQ(mprotect(end, 4096, PROT_NONE), 0);
+  int out[32];
+  EXPECT_EQ(run(p, "store_row", 1, 32, 0, end - 32 * 4), "");
+  EXPECT_PART(run(p, "store_row", 1, 32, 0, end - 20 * 4), "thread (20,0,0)");
+  EXPECT_PART(run(p, "load_row", 1, 32, 0, end - 7 * 4, out), "thread (7,0,0)");
+  munmap(mapped, 8192);
 }
 
 TEST_P(Fault, BarrierThatNobodyCompletes) {

@@ -11,8 +11,18 @@ void misaligned(Warp& w, int l, u64 a, int n) {
   fault_at(w, l, b);
 }
 void check_shared(Warp& w, const u64* off, u32 m, u32 bytes) {
-  u64 se = w.run->prog->static_end.load(std::memory_order_relaxed), de = (u64)SH_DYN + w.run->dyn;
-  ACTIVE(u64 a = off[l]; if (!(a < SH_DYN ? a + bytes <= se : a + bytes <= de)) {
+  const i64 statics = w.run->prog->static_end.load(std::memory_order_relaxed) - (i64)bytes;
+  const i64 dynamics = (i64)SH_DYN + w.run->dyn - bytes;
+  if (m == ~0u) {
+    // Without branches for the vector unit; which lane it was matters only when there is one.
+    bool outside = false;
+    for (int l = 0; l < 32; l++) {
+      i64 a = (i64)off[l];
+      outside |= (a < 0) | (a > ((a < (i64)SH_DYN) ? statics : dynamics));
+    }
+    if (!outside) return;
+  }
+  ACTIVE(i64 a = (i64)off[l]; if (a < 0 || a > (a < (i64)SH_DYN ? statics : dynamics)) {
     char b[96];
     snprintf(b, sizeof b, "shared address 0x%llx (%u bytes) outside the CTA's shared memory", (unsigned long long)a,
              bytes);
@@ -21,12 +31,55 @@ void check_shared(Warp& w, const u64* off, u32 m, u32 bytes) {
 }
 
 namespace {
+// The common case of whole warps: lane l's element lies l elements behind lane 0's, aligned.
+template <class M>
+bool consecutive(const u64* A, u32 m) {
+  if (m != ~0u || (A[0] & (sizeof(M) - 1))) return false;
+  u64 differs = 0;
+  for (u64 l = 0; l < 32; l++) differs |= (A[l] - A[0]) ^ (l * sizeof(M));
+  return !differs;
+}
+
+// Whole warps with 32-bit shared addresses, the bulk of tiled kernels: the offsets from the CTA's memory, or false when
+// one of them needs a closer look.
+template <class M>
+bool shared_offsets(Warp& w, const Ins& I, u32 m, u32* off) {
+  if (I.ak != AK_S32 || m != ~0u || I.flag) return false;
+  const u32* a = row<u32>(w, I.o[1]);
+  const u32 statics = w.run->prog->static_end.load(std::memory_order_relaxed) - (u32)sizeof(M);
+  const i32 dynamics = (i32)w.run->dyn - (i32)sizeof(M);
+  u32 bad = 0;
+  for (int l = 0; l < 32; l++) {
+    u32 x = a[l] + (u32)I.imm;
+    off[l] = x;
+    bad |= x & (sizeof(M) - 1);
+    // both sides of each comparison lie far below 2^31 unless the address is a stray one
+    i32 sx = (i32)x, in_dynamic = sx - (i32)SH_DYN;
+    bad |= (u32)(sx < 0) | ((u32)(sx > (i32)statics) & ((u32)(in_dynamic < 0) | (u32)(in_dynamic > dynamics)));
+  }
+  return !bad;
+}
+
 template <class M, class R>
 void ld1(Warp& w, const Ins& I, u32 m) {
+  if constexpr (sizeof(M) >= 4) {
+    alignas(64) u32 off[32];
+    if (shared_offsets<M>(w, I, m, off)) {
+      const char* base = w.cta->smem;
+      R* d = row<R>(w, I.o[2]);
+      for (int l = 0; l < 32; l++) d[l] = (R) * (const volatile M*)(base + off[l]);
+      return;
+    }
+  }
   alignas(64) u64 A[32];
   addresses(w, I, m, A, sizeof(M));
   if (I.flag & FL_SC) std::atomic_thread_fence(std::memory_order_seq_cst);
   R* d = row<R>(w, I.o[2]);
+  if constexpr (sizeof(M) == sizeof(R) && sizeof(M) >= 4)
+    if (!I.flag && consecutive<M>(A, m)) {
+      memcpy(d, (const void*)A[0], 32 * sizeof(M));
+      return;
+    }
   for (u32 q = m; q; q &= q - 1) {
     int l = __builtin_ctz(q);
     if (sizeof(M) > 1 && __builtin_expect(A[l] & (sizeof(M) - 1), 0)) misaligned(w, l, A[l], sizeof(M));
@@ -95,10 +148,26 @@ void st_any(Warp& w, const Ins& I, u32 m) {
 }
 template <class M, class R>
 void st1(Warp& w, const Ins& I, u32 m) {
+  if constexpr (sizeof(M) >= 4) {
+    alignas(64) u32 off[32];
+    if (shared_offsets<M>(w, I, m, off)) {
+      char* base = w.cta->smem;
+      const R* s = row<R>(w, I.o[2]);
+      for (int l = 0; l < 32; l++) *(volatile M*)(base + off[l]) = (M)s[l];
+      w.progress = 1;
+      return;
+    }
+  }
   alignas(64) u64 A[32];
   addresses(w, I, m, A, sizeof(M));
   const R* s = row<R>(w, I.o[2]);
   if (I.flag & FL_REL) std::atomic_thread_fence(std::memory_order_release);
+  if constexpr (sizeof(M) == sizeof(R) && sizeof(M) >= 4)
+    if (!I.flag && consecutive<M>(A, m)) {
+      memcpy((void*)A[0], s, 32 * sizeof(M));
+      w.progress = 1;
+      return;
+    }
   for (u32 q = m; q; q &= q - 1) {
     int l = __builtin_ctz(q);
     if (sizeof(M) > 1 && __builtin_expect(A[l] & (sizeof(M) - 1), 0)) misaligned(w, l, A[l], sizeof(M));
