@@ -82,7 +82,7 @@ void* Process::open(const InitCall& call, int* mask) {
   // NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
   *mask = open_ > 0 ? kActivationMask : 0;
   const auto free_entry =
-      std::find_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.communicator == nullptr; });
+      std::find_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.drain == nullptr; });
   if (ring != nullptr && free_entry == entries_.end()) why = "too many communicators in this process";
   if (ring == nullptr || free_entry == entries_.end()) {
     GateChannel::close(std::move(channel), true);
@@ -90,8 +90,9 @@ void* Process::open(const InitCall& call, int* mask) {
     return nullptr;
   }
   Entry& entry = *free_entry;
-  entry.generation = (entry.generation + 1) & 0x7F;
-  const CommunicatorId id{static_cast<std::uint32_t>(free_entry - entries_.begin()), entry.generation};
+  const std::uint32_t generation = (entry.generation.load() + 1) & 0x7F;
+  entry.generation.store(generation);
+  const CommunicatorId id{static_cast<std::uint32_t>(free_entry - entries_.begin()), generation};
   entry.gate_timeout_ms = config.gate_timeout_ms;
   entry.communicator =
       std::make_unique<Communicator>(id, CommunicatorIdentity{call.comm_id, call.rank, call.nranks}, config,
@@ -151,7 +152,7 @@ void Process::close(void* context) {
   Communicator* communicator = find(Handle(context));
   if (communicator == nullptr) return;
   std::thread finished;
-  std::unique_ptr<Communicator> owned;
+  std::unique_ptr<GateChannel> channel;
   bool quiescent = false;
   {
     std::unique_lock lock(mutex_);
@@ -166,7 +167,7 @@ void Process::close(void* context) {
                                entry.drain->ring().path().c_str());
     entry.live.store(nullptr, std::memory_order_release);
     entry.drain.reset();
-    owned = std::move(entry.communicator);
+    channel = communicator->take_channel();
     if (--open_ == 0) {
       stop_ = true;
       wake_.notify_all();
@@ -174,7 +175,7 @@ void Process::close(void* context) {
     }
   }
   if (finished.joinable()) finished.join();
-  GateChannel::close(owned->take_channel(), quiescent);
+  GateChannel::close(std::move(channel), quiescent);
 }
 
 void Process::at_exit() {

@@ -43,15 +43,16 @@ class Process {
     const CommunicatorId id = handle.communicator();
     const Entry& entry = entries_[id.index];
     Communicator* c = entry.live.load(std::memory_order_acquire);
-    return c != nullptr && c->id() == id ? c : nullptr;
+    return entry.generation.load(std::memory_order_relaxed) == id.generation ? c : nullptr;
   }
 
  private:
   struct Entry {
     std::atomic<Communicator*> live{nullptr};  // what callbacks use
+    // Kept after close until the entry is used again: another thread's last event may just be ending in it.
     std::unique_ptr<Communicator> communicator;
     std::unique_ptr<Drain> drain;
-    std::uint32_t generation = 0;
+    std::atomic<std::uint32_t> generation{0};  // of `live`; a handle of another one is stale
     std::uint32_t gate_timeout_ms = 0;
   };
 
