@@ -3,6 +3,7 @@
 #   $bin      the whole PATH          $calls  log of what the fakes were called with
 set -euo pipefail
 
+: "${SOURCE_DIR:=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}" "${CMAKE:=cmake}"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 repo=$scratch/repo bin=$scratch/bin calls=$scratch/calls state=$scratch/state
