@@ -10,7 +10,7 @@
 ApiValues API_VALUES() {
   ApiValues v;
 #define VALUE(name) v[#name] = static_cast<long long>(name)
-#define FIELD(type, field)                                       \
+#define FIELD(type, field)                                             \
   v[#type "." #field] = static_cast<long long>(offsetof(type, field)); \
   v["sizeof " #type "." #field] = static_cast<long long>(sizeof(type::field))
 #define FUNCTION(name, ...) static_assert(std::is_same_v<decltype(&name), __VA_ARGS__>)
@@ -67,35 +67,35 @@ ApiValues API_VALUES() {
   using Op = ncclRedOp_t;
   using Comm = ncclComm_t;
   using Stream = cudaStream_t;
-  FUNCTION(ncclGetVersion, Result (*)(int*));
-  FUNCTION(ncclGetUniqueId, Result (*)(ncclUniqueId*));
-  FUNCTION(ncclCommInitRank, Result (*)(Comm*, int, ncclUniqueId, int));
-  FUNCTION(ncclCommInitAll, Result (*)(Comm*, int, const int*));
-  FUNCTION(ncclCommInitRankConfig, Result (*)(Comm*, int, ncclUniqueId, int, ncclConfig_t*));
-  FUNCTION(ncclCommSplit, Result (*)(Comm, int, int, Comm*, ncclConfig_t*));
-  FUNCTION(ncclCommFinalize, Result (*)(Comm));
-  FUNCTION(ncclCommDestroy, Result (*)(Comm));
-  FUNCTION(ncclCommAbort, Result (*)(Comm));
-  FUNCTION(ncclCommGetAsyncError, Result (*)(Comm, Result*));
-  FUNCTION(ncclCommCount, Result (*)(const Comm, int*));
-  FUNCTION(ncclCommCuDevice, Result (*)(const Comm, int*));
-  FUNCTION(ncclCommUserRank, Result (*)(const Comm, int*));
+  FUNCTION(ncclGetVersion, Result(*)(int*));
+  FUNCTION(ncclGetUniqueId, Result(*)(ncclUniqueId*));
+  FUNCTION(ncclCommInitRank, Result(*)(Comm*, int, ncclUniqueId, int));
+  FUNCTION(ncclCommInitAll, Result(*)(Comm*, int, const int*));
+  FUNCTION(ncclCommInitRankConfig, Result(*)(Comm*, int, ncclUniqueId, int, ncclConfig_t*));
+  FUNCTION(ncclCommSplit, Result(*)(Comm, int, int, Comm*, ncclConfig_t*));
+  FUNCTION(ncclCommFinalize, Result(*)(Comm));
+  FUNCTION(ncclCommDestroy, Result(*)(Comm));
+  FUNCTION(ncclCommAbort, Result(*)(Comm));
+  FUNCTION(ncclCommGetAsyncError, Result(*)(Comm, Result*));
+  FUNCTION(ncclCommCount, Result(*)(const Comm, int*));
+  FUNCTION(ncclCommCuDevice, Result(*)(const Comm, int*));
+  FUNCTION(ncclCommUserRank, Result(*)(const Comm, int*));
   FUNCTION(ncclGetErrorString, const char* (*)(Result));
   FUNCTION(ncclGetLastError, const char* (*)(Comm));
-  FUNCTION(ncclGroupStart, Result (*)());
-  FUNCTION(ncclGroupEnd, Result (*)());
-  FUNCTION(ncclGroupSimulateEnd, Result (*)(ncclSimInfo_t*));
-  FUNCTION(ncclAllReduce, Result (*)(const void*, void*, size_t, Type, Op, Comm, Stream));
-  FUNCTION(ncclReduceScatter, Result (*)(const void*, void*, size_t, Type, Op, Comm, Stream));
-  FUNCTION(ncclAllGather, Result (*)(const void*, void*, size_t, Type, Comm, Stream));
-  FUNCTION(ncclBroadcast, Result (*)(const void*, void*, size_t, Type, int, Comm, Stream));
-  FUNCTION(ncclBcast, Result (*)(void*, size_t, Type, int, Comm, Stream));
-  FUNCTION(ncclReduce, Result (*)(const void*, void*, size_t, Type, Op, int, Comm, Stream));
-  FUNCTION(ncclSend, Result (*)(const void*, size_t, Type, int, Comm, Stream));
-  FUNCTION(ncclRecv, Result (*)(void*, size_t, Type, int, Comm, Stream));
-  FUNCTION(ncclRedOpCreatePreMulSum, Result (*)(Op*, void*, Type, ncclScalarResidence_t, Comm));
-  FUNCTION(ncclRedOpDestroy, Result (*)(Op, Comm));
-  FUNCTION(ncclMemAlloc, Result (*)(void**, size_t));
-  FUNCTION(ncclMemFree, Result (*)(void*));
+  FUNCTION(ncclGroupStart, Result(*)());
+  FUNCTION(ncclGroupEnd, Result(*)());
+  FUNCTION(ncclGroupSimulateEnd, Result(*)(ncclSimInfo_t*));
+  FUNCTION(ncclAllReduce, Result(*)(const void*, void*, size_t, Type, Op, Comm, Stream));
+  FUNCTION(ncclReduceScatter, Result(*)(const void*, void*, size_t, Type, Op, Comm, Stream));
+  FUNCTION(ncclAllGather, Result(*)(const void*, void*, size_t, Type, Comm, Stream));
+  FUNCTION(ncclBroadcast, Result(*)(const void*, void*, size_t, Type, int, Comm, Stream));
+  FUNCTION(ncclBcast, Result(*)(void*, size_t, Type, int, Comm, Stream));
+  FUNCTION(ncclReduce, Result(*)(const void*, void*, size_t, Type, Op, int, Comm, Stream));
+  FUNCTION(ncclSend, Result(*)(const void*, size_t, Type, int, Comm, Stream));
+  FUNCTION(ncclRecv, Result(*)(void*, size_t, Type, int, Comm, Stream));
+  FUNCTION(ncclRedOpCreatePreMulSum, Result(*)(Op*, void*, Type, ncclScalarResidence_t, Comm));
+  FUNCTION(ncclRedOpDestroy, Result(*)(Op, Comm));
+  FUNCTION(ncclMemAlloc, Result(*)(void**, size_t));
+  FUNCTION(ncclMemFree, Result(*)(void*));
   return v;
 }

@@ -32,12 +32,12 @@ pid_t spawn(F child) {
 }  // namespace
 
 Processes::Processes(int ranks, const Body& body, const std::function<void(int)>& setup) {
-  ncclUniqueId id = new_id();
+  id_ = new_id();
   for (int r = 0; r < ranks; r++)
     pids_.push_back(spawn([&] {
       if (setup) setup(r);
       use_device(r);
-      body(r, ranks, id);
+      body(r, ranks, id_);
     }));
 }
 

@@ -22,6 +22,7 @@ class Processes {
   // `setup` runs in each child first, before any CUDA call.
   Processes(int ranks, const Body& body, const std::function<void(int rank)>& setup = {});
   ~Processes();
+  const ncclUniqueId& id() const { return id_; }
   pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
   // Exit status as of waitpid, killed after `seconds` (the status is SIGKILL's then).
   int wait(int rank, int seconds = 60);
@@ -29,6 +30,7 @@ class Processes {
   void expect_success(int seconds = 60);
 
  private:
+  ncclUniqueId id_ = {};
   std::vector<pid_t> pids_;
 };
 
