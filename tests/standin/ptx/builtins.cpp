@@ -8,11 +8,10 @@
 
 namespace standin::ptx {
 
-void Runner::do_printf(Warp& w, Frame* fr, const CallInfo& ci, int l) {
+void Runner::do_printf(Frame* fr, const CallInfo& ci, int l) {
   char* pp = fr->param + (size_t)l * fr->f->param_stride;
   const char* s = *(const char**)(pp + ci.args[0].off);
   const char* a = *(const char**)(pp + ci.args[1].off);
-  (void)w;
   std::string out;
   size_t off = 0;
   auto arg = [&](size_t n) {
@@ -125,7 +124,7 @@ void Runner::builtin(Warp& w, Frame* fr, const CallInfo& ci, Func* f, u32 m) {
     u64 ret = 0;
     switch (f->builtin) {
       case 1:
-        do_printf(w, fr, ci, l);
+        do_printf(fr, ci, l);
         break;
       case 2: {
         const char* msg = *(const char**)(pp + ci.args[0].off);

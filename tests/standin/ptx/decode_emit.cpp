@@ -205,8 +205,7 @@ void Decoder::simple(const std::string& key, int ds, std::initializer_list<int> 
   flush_after();
 }
 
-void Decoder::address(Ins& I, bool shared, bool local_ok) {  // "[...]" into ak, imm, o[1]
-  (void)local_ok;
+void Decoder::address(Ins& I, bool shared) {  // "[...]" into ak, imm, o[1]
   need('[');
   ws();
   Opnd o;

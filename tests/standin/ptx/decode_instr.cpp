@@ -32,7 +32,7 @@ void Decoder::instr(sv op) {
   if (is("mov")) return mov();
   if (is("ld", "ldu")) {
     if (has("matrix")) bad("unknown instruction");
-    return load(base == "ldu");
+    return load();
   }
   if (is("st")) {
     if (has("bulk")) bad("unknown instruction");
@@ -263,8 +263,7 @@ void Decoder::instr(sv op) {
     return;
   }
   if (is("nanosleep")) {
-    Opnd a = operand();
-    (void)a;
+    operand();
     I.kind = K_SLEEP;
     emit(I);
     return;

@@ -5,7 +5,7 @@
 
 namespace standin::ptx {
 
-void Decoder::load(bool) {
+void Decoder::load() {
   u8 sp = space_of(mods);
   TypeInfo t = tinfo(mods.back());
   if (t.size <= 0) bad("load type");

@@ -202,7 +202,7 @@ struct Decoder {
   u8 fflags() const;
   // d and n sources with the given widths
   void simple(const std::string& key, int ds, std::initializer_list<int> ss, int flt, Ins I = Ins(), bool dsgn = false);
-  void address(Ins& I, bool shared, bool local_ok = true);
+  void address(Ins& I, bool shared);  // "[...]" into ak, imm, o[1]
   Op addr_op{false, NONE};
   bool addr_is = false;
   void put_addr(Ins& I) {
@@ -211,7 +211,7 @@ struct Decoder {
   }
 
   void instr(sv opcode);
-  void load(bool ldu);
+  void load();
   void store();
   void atomic(bool red);
   void setp();

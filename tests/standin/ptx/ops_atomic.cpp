@@ -52,7 +52,7 @@ U cas_loop(U* p, F f) {
   while (!__atomic_compare_exchange_n(p, &o, n, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
   return o;
 }
-u64 atom_one(Warp& w, int l, u8 ty, u8 op, u64 a, u64 b, u64 c, const Ins& I) {
+u64 atom_one(Warp& w, int l, u8 ty, u8 op, u64 a, u64 b, u64 c) {
   switch (ty) {
     case AT_U32:
       return atom_int<u32>(op, (u32*)a, (u32)b, (u32)c, false);
@@ -105,7 +105,6 @@ u64 atom_one(Warp& w, int l, u8 ty, u8 op, u64 a, u64 b, u64 c, const Ins& I) {
         return r;
       });
   }
-  (void)I;
   fault_at(w, l, "atomic type not supported");
 }
 int atom_bytes(u8 t) {
@@ -148,7 +147,7 @@ void atom(Warp& w, const Ins& I, u32 m) {
     for (int i = 0; i < n; i++) bv[i] = get_el(row<char>(w, I.o[2 + i]), es, l);
     for (int i = 0; i < n; i++) {
       u64 b = bv[i], c = I.sub == A_CAS ? get_el(row<char>(w, I.o[6]), es, l) : 0;
-      u64 old = atom_one(w, l, I.aux, I.sub, A[l] + i * es, b, c, I);
+      u64 old = atom_one(w, l, I.aux, I.sub, A[l] + i * es, b, c);
       bool changed;
       switch (I.sub) {
         case A_CAS:

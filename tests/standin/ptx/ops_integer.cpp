@@ -129,11 +129,11 @@ void install_integer() {
       });
   CARRY(u32, "32", u64)
   CARRY(u64, "64", unsigned __int128)
-      reg("add.sat.s32", u2<([](i32 a, i32 b) {
-                              i64 s = (i64)a + b;
-                              return (i32)(s > INT32_MAX ? INT32_MAX : s < INT32_MIN ? INT32_MIN : s);
-                            }),
-                            i32, i32, i32>);
+  reg("add.sat.s32", u2<([](i32 a, i32 b) {
+                          i64 s = (i64)a + b;
+                          return (i32)(s > INT32_MAX ? INT32_MAX : s < INT32_MIN ? INT32_MIN : s);
+                        }),
+                        i32, i32, i32>);
   reg("sub.sat.s32", u2<([](i32 a, i32 b) {
                           i64 s = (i64)a - b;
                           return (i32)(s > INT32_MAX ? INT32_MAX : s < INT32_MIN ? INT32_MIN : s);

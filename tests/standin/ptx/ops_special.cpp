@@ -20,10 +20,7 @@ u64 ticks() {
 
 void install_special() {
   reg(
-      "fence", +[](Warp& w, const Ins&, u32) {
-        std::atomic_thread_fence(std::memory_order_seq_cst);
-        (void)w;
-      });
+      "fence", +[](Warp&, const Ins&, u32) { std::atomic_thread_fence(std::memory_order_seq_cst); });
   reg(
       "nop", +[](Warp&, const Ins&, u32) {});
   reg(

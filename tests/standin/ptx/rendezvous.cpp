@@ -50,7 +50,7 @@ bool Runner::try_wsync(Warp& w, u32 sm, int cls) {
     }
   }
   if (!n || (sm & ~w.dead & ~u)) return false;
-  wsync_exec(w, parts, n, sm);
+  wsync_exec(w, parts, n);
   for (int i = 0; i < n; i++) {
     parts[i]->st = G_RUN;
     parts[i]->pen = false;

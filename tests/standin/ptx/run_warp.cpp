@@ -385,7 +385,7 @@ repick:
         SAVE();
         if (!(mk & ~w.dead & ~m)) {
           Group* g = &w.g[ci];
-          wsync_exec(w, &g, 1, mk);
+          wsync_exec(w, &g, 1);
           pc++;
         } else {
           w.g[ci].st = G_WSYNC;

@@ -167,7 +167,7 @@ struct Runner : Run {
   void kill(Warp& w, u32 m);
 
   // ---- built-in functions ----
-  void do_printf(Warp& w, Frame* fr, const CallInfo& ci, int l);
+  void do_printf(Frame* fr, const CallInfo& ci, int l);
   void builtin(Warp& w, Frame* fr, const CallInfo& ci, Func* f, u32 m);
 
   int run_warp(Warp& w);

@@ -7,7 +7,7 @@ namespace standin::ptx {
 
 // shfl: o[0] d, o[1] a, o[2] b, o[3] c, o[4] pred out. vote: o[0] d, o[1] pred (flag bit0 negates).
 // match: o[0] d, o[1] a (sub), n = bytes, o[4] pred. redux: o[0] d, o[1] a.
-void wsync_exec(Warp& w, Group** parts, int n, u32 member) {
+void wsync_exec(Warp& w, Group** parts, int n) {
   char* save0 = w.base[0];
   char* save1 = w.base[1];
   auto bind = [&](Group* g) -> const Ins& {
@@ -18,7 +18,6 @@ void wsync_exec(Warp& w, Group** parts, int n, u32 member) {
   u8 op = parts[0]->fr->f->code[parts[0]->pc].sub;
   u32 all = 0;
   for (int i = 0; i < n; i++) all |= parts[i]->mask;
-  (void)member;
   if (op <= W_SHFL_IDX) {
     alignas(64) u32 v[32];
     if (n == 1) {
