@@ -1,12 +1,19 @@
-// The sketch's random map, from docs/ARCHITECTURE.md's definition by element index to the view of a thread.
+// The sketch's random map. Definition by element index (all arithmetic modulo 2^32 except products, which are 64 bits;
+// k0...k3: two outputs of splitmix64 seeded with the run's key, low word first):
 //
-// Element i of a bucket lies in superrow c = i / 16384, row u = (i / 2048) % 8, position p = i % 2048. A superrow draws
-// rho (3 bits) and eight bytes r8; row u takes slot s = u ^ rho, and position p goes to register position
-//   p ^ (r8[s] << 3) ^ s
-// with a sign from a hash of (superrow, register position). A thread owns the register positions of one 16-byte vector
-// of each row, so it loads the vector whose index is its own XOR a few drawn bits, once per slot: XOR with bits above
-// the vector permutes whole vectors within a row (loads stay coalesced), XOR within the vector is a static choice of
-// accumulator.
+//   product(x, ka, kb) = (lo ^ hi ^ kb) * 0xCD9E8D57,  lo and hi: the halves of (x + ka) * 0xD2511F53
+//   hash(x, ka, kb)    = halves of product(x, ka, kb), XORed
+//
+//   element i:   superrow c = i / 16384, row u = (i / 2048) % 8, position p = i % 2048
+//   superrow c:  w0 = hash(4c, k2, k3), w1 = hash(4c + 1, k2, k3), rho = top 3 bits of product(4c, k2, k3)
+//   slot s = u ^ rho;  r8 = byte s % 4 of (s < 4 ? w0 : w1)
+//   register position q = p ^ (r8 << 3) ^ s
+//   minus sign:  bit 8 * (p % 4) + 7 - s of hash(512c + 2 * (q / 8) + (p / 4) % 2, k0, k1)
+//   sketch of k floats:  q = r * k + m goes to float m ^ (kFold[r] & (k - 1))
+//
+// A thread owns the register positions of one 16-byte vector, so for each slot it loads the vector whose index is its
+// own XOR a few drawn bits: XOR above the vector permutes whole vectors within a row (loads stay coalesced), XOR within
+// the vector is a static choice of accumulator.
 #pragma once
 
 #include <cstdint>

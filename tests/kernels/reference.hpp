@@ -1,10 +1,9 @@
 // What the kernels must compute, in float64 on the host, from the element-index definition of the measures and of the
-// sketch alone (docs/ARCHITECTURE.md); nothing here knows of threads, vectors or launches.
+// sketch alone (at the top of kernels/sketch_map.cuh); nothing here knows of threads, vectors or launches.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 

@@ -102,7 +102,7 @@ std::vector<Measured> Rig::collect() {
     Measured m;
     std::memcpy(&m.head, result, sizeof(m.head));
     m.sketch.resize(m.head.sketch_floats);
-    std::memcpy(m.sketch.data(), at + sizeof(m.head), m.sketch.size() * sizeof(float));
+    std::copy_n(reinterpret_cast<const float*>(at + sizeof(m.head)), m.sketch.size(), m.sketch.data());
     results.push_back(std::move(m));
   }
   std::atomic_ref(control_[0].consumed).store(next, std::memory_order_release);

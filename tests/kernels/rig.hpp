@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <span>
 #include <vector>
 
