@@ -6,9 +6,9 @@
 // for Gaussian S; the sketch used here has no larger variance. That g_ii should be 1 is known, so it corrects g_ij:
 // the margin maximum-likelihood cosine c of a bucket is the root in [-1, 1] of
 //     z^3 - z^2 g_ij + z (g_ii + g_jj - 1) - g_ij = 0,
-// to first order c = g_ij - a/2 (g_ii + g_jj - 2) with a = 2 c / (1 + c^2), of variance (1 - c^2)^2 / ((1 + c^2) k): never
-// more than the plain product's (1 + c^2) / k, and nothing for identical gradients.
-// Over the buckets of a step: cos_ij = sum_b n_ib n_jb c_b / (n_i n_j), with the variances added in the same way.
+// to first order c = g_ij - a/2 (g_ii + g_jj - 2) with a = 2 c / (1 + c^2), of variance (1 - c^2)^2 / ((1 + c^2) k):
+// never more than the plain product's (1 + c^2) / k, and nothing for identical gradients. Over the buckets of a step:
+// cos_ij = sum_b n_ib n_jb c_b / (n_i n_j), with the variances added in the same way.
 //
 // All pairs share S, so their errors are correlated. Being linear in g, the mean's error of a bucket is tr(A (g - G))
 // with A_ij = w_ij / (2 M), A_ii = -sum_j a_ij w_ij / (2 M), w_ij = n_ib n_jb / (n_i n_j), M the number of pairs; its
