@@ -10,6 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kPoll = std::chrono::microseconds(500);
+constexpr auto kPeerNews = std::chrono::seconds(2);
 
 void* pointer(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
@@ -60,14 +61,14 @@ Communicator::~Communicator() {
 void Communicator::broadcast(CUdeviceptr data, std::size_t count, CUstream stream) {
   const ncclResult_t result =
       ncclBroadcast(pointer(data), pointer(data), count, ncclFloat32, 0, comm_, runtime_stream(stream));
-  if (result != ncclSuccess) throw NcclError(result, "ncclBroadcast", comm_);
+  if (result != ncclSuccess) fail(result, "ncclBroadcast");
   ++calls_;
 }
 
 void Communicator::all_reduce(CUdeviceptr data, std::size_t count, BucketType type, ncclRedOp_t op, CUstream stream) {
   const ncclResult_t result =
       ncclAllReduce(pointer(data), pointer(data), count, nccl_type(type), op, comm_, runtime_stream(stream));
-  if (result != ncclSuccess) throw NcclError(result, "ncclAllReduce", comm_);
+  if (result != ncclSuccess) fail(result, "ncclAllReduce");
   ++calls_;
 }
 
@@ -80,13 +81,21 @@ void Communicator::wait(const Event& event, int step) const {
     if (shared_.stop) throw PeerLost();
     ncclResult_t error = ncclSuccess;
     const ncclResult_t result = ncclCommGetAsyncError(comm_, &error);
-    if (result != ncclSuccess) throw NcclError(result, "ncclCommGetAsyncError", comm_);
-    if (error != ncclSuccess && error != ncclInProgress) throw NcclError(error, "NCCL", comm_);
+    if (result != ncclSuccess) fail(result, "ncclCommGetAsyncError");
+    if (error != ncclSuccess && error != ncclInProgress) fail(error, "NCCL");
     if (Clock::now() > deadline) {
       throw std::runtime_error(fmt::format("no progress for {} s in step {} (--timeout)", timeout_s_, step));
     }
     std::this_thread::sleep_for(kPoll);
   }
+}
+
+// NCCL may notice a lost peer before the parent does; the parent knows which one it was.
+void Communicator::fail(ncclResult_t result, const char* what) const {
+  const auto deadline = Clock::now() + kPeerNews;
+  while (!shared_.stop && Clock::now() < deadline) std::this_thread::sleep_for(kPoll);
+  if (shared_.stop) throw PeerLost();
+  throw NcclError(result, what, comm_);
 }
 
 void Communicator::finish() {

@@ -43,6 +43,8 @@ class Communicator {
   void finish();
 
  private:
+  [[noreturn]] void fail(ncclResult_t result, const char* what) const;
+
   SharedState& shared_;
   int timeout_s_;
   ncclComm_t comm_ = nullptr;
