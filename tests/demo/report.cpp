@@ -10,7 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -170,6 +170,21 @@ bool print_conclusion(const std::vector<Run>& runs) {
   return true;
 }
 
+// Prints text broken at spaces, every line behind `indent`.
+void print_wrapped(const std::string& text, const std::string& indent) {
+  constexpr std::size_t kColumns = 110;
+  std::string line;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (!line.empty() && indent.size() + line.size() + 1 + word.size() > kColumns) {
+      fmt::print("{}{}\n", indent, line);
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  fmt::print("{}{}\n", indent, line);
+}
+
 bool print_fault(const std::string& folder, int rank, int step) {
   const std::string file = fmt::format("{}/nan.summary.json", folder);
   fmt::print(
@@ -180,7 +195,7 @@ bool print_fault(const std::string& folder, int rank, int step) {
     for (const Json& finding : summary.at("findings")) {
       if (!finding.at("notable").get<bool>()) continue;
       const auto text = finding.at("text").get<std::string>();
-      fmt::print("  gradprobe compare names: {}\n", text);
+      print_wrapped("gradprobe compare names: " + text, "  ");
       named = named || finding.at("kind") == "nonfinite";
     }
   }
