@@ -41,8 +41,8 @@ inline constexpr std::uint32_t kRingVersion = 1;
 inline constexpr std::uint32_t kHeaderBytes = 4096;
 inline constexpr std::uint32_t kRecordHeadBytes = 256;  // common fields and body; the sketch follows
 inline constexpr std::uint32_t kMaxSketchFloats = 4096;
-inline constexpr std::uint32_t kMaxRawElements = 8;  // tiny inputs are kept as raw values
-inline constexpr std::uint32_t kRawBytes = 64;       // 8 elements of at most 8 bytes
+inline constexpr std::uint32_t kMaxRawElements = 8;        // tiny inputs are kept as raw values
+inline constexpr std::uint32_t kRawBytes = 64;             // 8 elements of at most 8 bytes
 inline constexpr std::uint64_t kNone = ~std::uint64_t{0};  // "no such step, element, ..."
 
 // Incompatible features: a reader that doesn't know a set bit must refuse the file. None so far.
@@ -54,31 +54,47 @@ enum class RecordKind : std::uint16_t { empty = 0, collective = 1, step = 2, sca
 
 // Why an input was not measured. Also the index into LiveCounters::missed. Never renumber: files keep the numbers.
 enum class Missed : std::uint16_t {
-  none = 0,                 // measured
-  timeout = 1,              // NCCL told the buffers later than GRADPROBE_GATE_TIMEOUT
-  launch_blocking = 2,      // CUDA_LAUNCH_BLOCKING: a gate would wait for its own host thread
-  launch_failed = 3,        // cuLaunchKernel refused the gate or the measuring kernel
-  backlog = 4,              // too many collectives in flight
+  none = 0,             // measured
+  timeout = 1,          // NCCL told the buffers later than GRADPROBE_GATE_TIMEOUT
+  launch_blocking = 2,  // CUDA_LAUNCH_BLOCKING: a gate would wait for its own host thread
+  launch_failed = 3,    // cuLaunchKernel refused the gate or the measuring kernel
+  backlog = 4,          // too many collectives in flight
   unsupported_datatype = 5,
-  unsupported_nccl = 6,     // NCCL older than 2.28: no event before the launch
-  no_cuda = 7,              // no libcuda.so.1, no context, or module and memory set-up failed
-  ambiguous = 8,            // the launch could not be linked to this collective without doubt
-  no_events = 9,            // NCCL announced the call and never launched it through a kernel that it reports
-  busy = 10,                // another measurement of the communicator was still running on the device
-  result_lost = 11,         // measured, but the collector fell too far behind to read it
-  switched_off = 12,        // gating was switched off for the process (see the log)
+  unsupported_nccl = 6,  // NCCL older than 2.28: no event before the launch
+  no_cuda = 7,           // no libcuda.so.1, no context, or module and memory set-up failed
+  ambiguous = 8,         // the launch could not be linked to this collective without doubt
+  no_events = 9,         // NCCL announced the call and never launched it through a kernel that it reports
+  busy = 10,             // another measurement of the communicator was still running on the device
+  result_lost = 11,      // measured, but the collector fell too far behind to read it
+  switched_off = 12,     // gating was switched off for the process (see the log)
   unsupported_function = 13,
   count_ = 14
 };
 
 // NCCL's public numbering of ncclDataType_t (nccl.h).
 enum class Datatype : std::uint8_t {
-  i8 = 0, u8 = 1, i32 = 2, u32 = 3, i64 = 4, u64 = 5, f16 = 6, f32 = 7, f64 = 8, bf16 = 9, f8e4m3 = 10, f8e5m2 = 11,
+  i8 = 0,
+  u8 = 1,
+  i32 = 2,
+  u32 = 3,
+  i64 = 4,
+  u64 = 5,
+  f16 = 6,
+  f32 = 7,
+  f64 = 8,
+  bf16 = 9,
+  f8e4m3 = 10,
+  f8e5m2 = 11,
   unknown = 255
 };
 
 enum class Function : std::uint8_t {
-  unknown = 0, all_reduce = 1, reduce_scatter = 2, all_gather = 3, broadcast = 4, reduce = 5
+  unknown = 0,
+  all_reduce = 1,
+  reduce_scatter = 2,
+  all_gather = 3,
+  broadcast = 4,
+  reduce = 5
 };
 
 enum RecordFlags : std::uint32_t {
@@ -88,7 +104,7 @@ enum RecordFlags : std::uint32_t {
   kFlagSketchInvalid = 1u << 3,  // max |x| > 2^100: float32 sums may have overflowed
   kFlagSketchPresent = 1u << 4,  // the sketch area of this record holds a sketch
   kFlagZerosCounted = 1u << 5,
-  kFlagExtraOp = 1u << 6,        // not part of the step's usual sequence
+  kFlagExtraOp = 1u << 6,  // not part of the step's usual sequence
 };
 
 struct FileHeader {
@@ -213,73 +229,124 @@ constexpr std::uint32_t record_bytes(std::uint32_t sketch_floats) {
 // Size of one element in bytes; 0 for Datatype::unknown.
 constexpr std::uint32_t element_bytes(Datatype t) {
   switch (t) {
-    case Datatype::i8: case Datatype::u8: case Datatype::f8e4m3: case Datatype::f8e5m2: return 1;
-    case Datatype::f16: case Datatype::bf16: return 2;
-    case Datatype::i32: case Datatype::u32: case Datatype::f32: return 4;
-    case Datatype::i64: case Datatype::u64: case Datatype::f64: return 8;
-    case Datatype::unknown: return 0;
+    case Datatype::i8:
+    case Datatype::u8:
+    case Datatype::f8e4m3:
+    case Datatype::f8e5m2:
+      return 1;
+    case Datatype::f16:
+    case Datatype::bf16:
+      return 2;
+    case Datatype::i32:
+    case Datatype::u32:
+    case Datatype::f32:
+      return 4;
+    case Datatype::i64:
+    case Datatype::u64:
+    case Datatype::f64:
+      return 8;
+    case Datatype::unknown:
+      return 0;
   }
   return 0;
 }
 
 constexpr const char* name(Datatype t) {
   switch (t) {
-    case Datatype::i8: return "i8";
-    case Datatype::u8: return "u8";
-    case Datatype::i32: return "i32";
-    case Datatype::u32: return "u32";
-    case Datatype::i64: return "i64";
-    case Datatype::u64: return "u64";
-    case Datatype::f16: return "f16";
-    case Datatype::f32: return "f32";
-    case Datatype::f64: return "f64";
-    case Datatype::bf16: return "bf16";
-    case Datatype::f8e4m3: return "f8e4m3";
-    case Datatype::f8e5m2: return "f8e5m2";
-    case Datatype::unknown: return "unknown";
+    case Datatype::i8:
+      return "i8";
+    case Datatype::u8:
+      return "u8";
+    case Datatype::i32:
+      return "i32";
+    case Datatype::u32:
+      return "u32";
+    case Datatype::i64:
+      return "i64";
+    case Datatype::u64:
+      return "u64";
+    case Datatype::f16:
+      return "f16";
+    case Datatype::f32:
+      return "f32";
+    case Datatype::f64:
+      return "f64";
+    case Datatype::bf16:
+      return "bf16";
+    case Datatype::f8e4m3:
+      return "f8e4m3";
+    case Datatype::f8e5m2:
+      return "f8e5m2";
+    case Datatype::unknown:
+      return "unknown";
   }
   return "unknown";
 }
 
 constexpr const char* name(Function f) {
   switch (f) {
-    case Function::all_reduce: return "AllReduce";
-    case Function::reduce_scatter: return "ReduceScatter";
-    case Function::all_gather: return "AllGather";
-    case Function::broadcast: return "Broadcast";
-    case Function::reduce: return "Reduce";
-    case Function::unknown: return "unknown";
+    case Function::all_reduce:
+      return "AllReduce";
+    case Function::reduce_scatter:
+      return "ReduceScatter";
+    case Function::all_gather:
+      return "AllGather";
+    case Function::broadcast:
+      return "Broadcast";
+    case Function::reduce:
+      return "Reduce";
+    case Function::unknown:
+      return "unknown";
   }
   return "unknown";
 }
 
 constexpr const char* name(RecordKind k) {
   switch (k) {
-    case RecordKind::collective: return "collective";
-    case RecordKind::step: return "step";
-    case RecordKind::scalar: return "scalar";
-    case RecordKind::empty: return "empty";
+    case RecordKind::collective:
+      return "collective";
+    case RecordKind::step:
+      return "step";
+    case RecordKind::scalar:
+      return "scalar";
+    case RecordKind::empty:
+      return "empty";
   }
   return "unknown";
 }
 
 constexpr const char* name(Missed m) {
   switch (m) {
-    case Missed::none: return "measured";
-    case Missed::timeout: return "timeout";
-    case Missed::launch_blocking: return "launch_blocking";
-    case Missed::launch_failed: return "launch_failed";
-    case Missed::backlog: return "backlog";
-    case Missed::unsupported_datatype: return "unsupported_datatype";
-    case Missed::unsupported_nccl: return "unsupported_nccl";
-    case Missed::no_cuda: return "no_cuda";
-    case Missed::ambiguous: return "ambiguous";
-    case Missed::no_events: return "no_events";
-    case Missed::busy: return "busy";
-    case Missed::result_lost: return "result_lost";
-    case Missed::switched_off: return "switched_off";
-    case Missed::unsupported_function: return "unsupported_function";
-    case Missed::count_: break;
+    case Missed::none:
+      return "measured";
+    case Missed::timeout:
+      return "timeout";
+    case Missed::launch_blocking:
+      return "launch_blocking";
+    case Missed::launch_failed:
+      return "launch_failed";
+    case Missed::backlog:
+      return "backlog";
+    case Missed::unsupported_datatype:
+      return "unsupported_datatype";
+    case Missed::unsupported_nccl:
+      return "unsupported_nccl";
+    case Missed::no_cuda:
+      return "no_cuda";
+    case Missed::ambiguous:
+      return "ambiguous";
+    case Missed::no_events:
+      return "no_events";
+    case Missed::busy:
+      return "busy";
+    case Missed::result_lost:
+      return "result_lost";
+    case Missed::switched_off:
+      return "switched_off";
+    case Missed::unsupported_function:
+      return "unsupported_function";
+    case Missed::count_:
+      break;
   }
   return "unknown";
 }

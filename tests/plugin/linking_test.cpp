@@ -3,6 +3,8 @@
 // measurements")
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -405,6 +407,46 @@ TEST_F(Linking, ManyInFlightBehindABusyStream) {
     EXPECT_EQ(records[i].head.op, i);
     expect_measured(records[i], b);
   }
+}
+
+TEST_F(Linking, MoreInFlightThanSlotsIsMissedAndRecovers) {
+  setenv("GRADPROBE_RING_MB", "16", 1);
+  const Bucket b(200);
+  FakeComm comm;
+  std::atomic<bool> open{false};
+  const auto hold = [](void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  cuLaunchHostFunc(stream_, hold, &open);
+  for (int i = 0; i < 1500; i++) {
+    cuMemcpyHtoDAsync(b.address(), b.host().data(), b.count() * sizeof(float), stream_);
+    comm.all_reduce(b, stream_);
+  }
+  open = true;
+  cuStreamSynchronize(stream_);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the collector's turn
+  for (int i = 0; i < 5; i++) {
+    cuMemcpyHtoDAsync(b.address(), b.host().data(), b.count() * sizeof(float), stream_);
+    comm.all_reduce(b, stream_);
+  }
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  std::map<Missed, std::size_t> outcomes;
+  std::map<std::uint64_t, int> seen;
+  for (const Record& r : folder_.collectives()) {
+    seen[r.head.op]++;
+    outcomes[static_cast<Missed>(r.head.missed)]++;
+    if (r.head.missed == 0) expect_measured(r, b);
+    if (r.head.op >= 1500) {
+      EXPECT_EQ(r.head.missed, 0) << "op " << r.head.op;
+    }
+  }
+  // The ring of results may overflow too when 1024 measurements end at once; that is said as well.
+  EXPECT_EQ(outcomes[Missed::none] + outcomes[Missed::result_lost], 1024u + 5u);
+  EXPECT_EQ(outcomes[Missed::backlog], 1500u - 1024u);
+  EXPECT_GE(outcomes[Missed::none], 500u);
+  EXPECT_EQ(seen.size(), 1505u);
+  for (const auto& [op, times] : seen) EXPECT_EQ(times, 1) << "op " << op;
 }
 
 TEST_F(Linking, CommunicatorsComeAndGo) {
