@@ -48,7 +48,11 @@ inline constexpr std::uint64_t kNone = ~std::uint64_t{0};  // "no such step, ele
 // Incompatible features: a reader that doesn't know a set bit must refuse the file. None so far.
 inline constexpr std::uint64_t kKnownIncompatible = 0;
 
-enum class RingState : std::uint32_t { running = 0, finalized = 1 };
+enum class RingState : std::uint32_t {
+  running = 0,    // or killed: see the writer's process
+  finalized = 1,  // the communicator was destroyed
+  exited = 2,     // the process ended in order without destroying it
+};
 
 enum class RecordKind : std::uint16_t { empty = 0, collective = 1, step = 2, scalar = 3 };
 
@@ -134,7 +138,8 @@ struct FileHeader {
   char job[64];                         //  416
   char plugin_version[32];              //  480
   char config[1024];                    //  512  the settings in force, "NAME=value\n" each
-  unsigned char reserved[508];          // 1536  zeros
+  std::uint64_t pid_namespace;          // 1536  inode of the writer's /proc/self/ns/pid, where `pid` counts; 0: unknown
+  unsigned char reserved[500];          // 1544  zeros
   std::uint32_t crc;                    // 2044  CRC-32C of bytes [0, 2044)
 };
 static_assert(sizeof(FileHeader) == 2048);
