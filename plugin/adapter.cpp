@@ -31,8 +31,7 @@ Datatype datatype_of(const char* text) {
 
 nccl::Result stop_event(void* opaque) noexcept {
   const Handle handle(opaque);
-  if (handle.type() == HandleType::none) return nccl::kSuccess;
-  Communicator* c = Process::get().find(handle);
+  Communicator* c = Process::get().find(handle, handle.type());
   if (c == nullptr) return nccl::kSuccess;
   switch (handle.type()) {
     case HandleType::group_api:

@@ -19,7 +19,7 @@ Datatype datatype_of(const char* name);
 template <typename Descriptor>
 nccl::Result start_event(void* context, void** handle, const Descriptor* d) noexcept {
   *handle = nullptr;
-  Communicator* c = Process::get().find(Handle(context));
+  Communicator* c = Process::get().find(Handle(context), HandleType::context);
   if (c == nullptr) return nccl::kSuccess;
   switch (d->type) {
     case nccl::kGroupApi:

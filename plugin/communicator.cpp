@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
-#include <limits>
+#include <utility>
 
 namespace gradprobe {
 namespace {
@@ -133,7 +133,9 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
   const std::uint64_t ordinal = next_op_;
   if (overflowed_ || ordinal - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
     // From here on ordinals could differ between ranks, so nothing more of this communicator is recorded.
-    overflowed_ = true;
+    if (!std::exchange(overflowed_, true))
+      log_.warn("rank %u: %u collectives without an outcome: this communicator is not recorded any more",
+                identity_.rank, kDirectOps);
     tables_.uncounted[static_cast<std::size_t>(Missed::backlog)].fetch_add(1, std::memory_order_relaxed);
     return {};
   }
@@ -440,6 +442,17 @@ void Communicator::group_stop() {
 void Communicator::give_up_all() {
   const std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < kDirectBatches; i++) give_up(&direct_batches_[i]);
+}
+
+void Communicator::expire(std::uint32_t slot) {
+  // The only place where the collector takes this mutex, after a failure that callbacks no longer wait for.
+  const std::lock_guard lock(mutex_);
+  if (tables_.slots[slot].state.load(std::memory_order_relaxed) != SlotState::open) return;
+  if (Batch* b = batch(tables_.slots[slot].batch); b != nullptr && b->slot == slot) {
+    give_up(b);
+  } else {
+    cancel(slot);
+  }
 }
 
 bool Communicator::graphs_alive() {

@@ -50,6 +50,8 @@ class Communicator {
 
   // No callback follows: what is still open is given up.
   void give_up_all();
+  // The direct slot's gate has timed out and its buffers were not told since: its collectives are given up.
+  void expire(std::uint32_t slot);
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
   void release_captured_slot(std::uint32_t slot);
 

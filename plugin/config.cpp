@@ -30,7 +30,8 @@ class Reader {
     errno = 0;
     char* end = nullptr;
     const bool digits = std::isdigit(static_cast<unsigned char>(text->front())) != 0;
-    const std::uint64_t value = std::strtoull(text->c_str(), &end, 0);
+    const bool hexadecimal = text->starts_with("0x") || text->starts_with("0X");
+    const std::uint64_t value = std::strtoull(text->c_str(), &end, hexadecimal ? 16 : 10);
     if (digits && errno == 0 && *end == '\0' && value >= low && value <= high) return value;
     reject(name, *text, "a whole number from " + std::to_string(low) + " to " + std::to_string(high),
            std::to_string(standard));
@@ -107,6 +108,7 @@ Config read_config() {
   c.job = job_name();
   if (const auto directory = variable("GRADPROBE_DIR")) {
     c.directory = *directory;
+    while (c.directory.size() > 1 && c.directory.ends_with('/')) c.directory.pop_back();
     c.default_directory = false;
   } else {
     c.directory = "/dev/shm/gradprobe-" + std::to_string(getuid()) + "/" + c.job;

@@ -25,9 +25,27 @@ bool Drain::poll() {
     end_entries(static_cast<std::uint32_t>(freed_ % kDirectSlots));
     tables_.slots_freed.store(++freed_, std::memory_order_release);
   }
+  expire_overdue_slot();
   busy |= advance();
   count_uncounted();
   return busy;
+}
+
+void Drain::expire_overdue_slot() {
+  // Records are written in the order of the calls, so a launch whose buffers NCCL never tells would hold up all that
+  // follow. Its gate has timed out; a host callback half a second later than that will not come.
+  constexpr auto kPatience = std::chrono::milliseconds(500);
+  if (freed_ == tables_.slots_opened.load(std::memory_order_acquire)) return;
+  const auto index = static_cast<std::uint32_t>(freed_ % kDirectSlots);
+  const Slot& slot = tables_.slots[index];
+  if (slot.state.load(std::memory_order_acquire) != SlotState::open || !views_[index].timed_out) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (overdue_slot_ != freed_) {
+    overdue_slot_ = freed_;
+    overdue_since_ = now;
+  } else if (now - overdue_since_ >= kPatience) {
+    communicator_->expire(index);
+  }
 }
 
 bool Drain::slot_ended(std::uint64_t i) const {
@@ -104,7 +122,6 @@ void Drain::take(const gate::Result& result) {
     ring_->count_missed(Missed::ambiguous);
     return;
   }
-  if (!op.captured) advance();  // what was missed before this op comes first
   RecordHead record = record_of(op);
   CollectiveBody& body = record.collective;
   if (op.captured) record.replay = result.run;
@@ -127,12 +144,37 @@ void Drain::take(const gate::Result& result) {
   } else if (result.sketch_floats != 0) {
     sketch = GateChannel::sketch(result);
   }
-  if (op.captured || op.ordinal == collected_) folder_.feed(&record, sketch);
-  ring_->write(record, sketch);
   ring_->count_measured(1);
   ring_->count_gate_wait(result.gate_wait_ns);
-  if (!op.captured) op.state.store(OpState::done, std::memory_order_release);
-  if (!op.captured && op.ordinal == collected_) tables_.collected.store(++collected_, std::memory_order_release);
+  Held held{record, {}};
+  if (sketch != nullptr) held.sketch.assign(sketch, sketch + result.sketch_floats);
+  if (op.captured) {
+    hold_replay(result, std::move(held));
+    return;
+  }
+  held_.insert_or_assign(op.ordinal, std::move(held));
+  op.state.store(OpState::done, std::memory_order_release);
+  advance();
+}
+
+void Drain::write(RecordHead* record, const float* sketch) {
+  folder_.feed(record, sketch);
+  ring_->write(*record, sketch);
+}
+
+void Drain::hold_replay(const gate::Result& result, Held held) {
+  if (result.slot != replay_slot_ || result.run != replay_run_) write_replay();
+  replay_slot_ = result.slot;
+  replay_run_ = result.run;
+  replay_.push_back(std::move(held));
+  if (replay_.size() == tables_.slots[result.slot].entries.load(std::memory_order_acquire)) write_replay();
+}
+
+void Drain::write_replay() {
+  // By op: the device's order within a run may differ between ranks, and steps must not.
+  std::sort(replay_.begin(), replay_.end(), [](const Held& a, const Held& b) { return a.record.op < b.record.op; });
+  for (Held& held : replay_) write(&held.record, held.sketch.empty() ? nullptr : held.sketch.data());
+  replay_.clear();
 }
 
 void Drain::end_entries(std::uint32_t index) {
@@ -161,8 +203,7 @@ void Drain::end_entries(std::uint32_t index) {
 void Drain::write_missed(Op* op) {
   RecordHead record = record_of(*op);
   record.missed = static_cast<std::uint16_t>(op->reason);
-  folder_.feed(&record, nullptr);
-  ring_->write(record, nullptr);
+  write(&record, nullptr);
   ring_->count_missed(op->reason);
 }
 
@@ -176,10 +217,9 @@ bool Drain::advance() {
     if (state == OpState::missed) {
       write_missed(&op);
     } else if (state == OpState::done) {
-      // Its result came before an earlier op's: the record is written, only the step's order still waits for it.
-      RecordHead record = record_of(op);
-      record.missed = static_cast<std::uint16_t>(Missed::result_lost);
-      folder_.feed(&record, nullptr);
+      auto held = held_.extract(collected_);
+      Held& measured = held.mapped();
+      write(&measured.record, measured.sketch.empty() ? nullptr : measured.sketch.data());
     }
     tables_.collected.store(++collected_, std::memory_order_release);
   }
@@ -203,7 +243,7 @@ bool Drain::quiescent() const {
   return true;
 }
 
-void Drain::finish() {
+void Drain::finish(RingState state) {
   poll();
   const std::uint64_t announced = tables_.announced.load(std::memory_order_acquire);
   for (std::uint64_t i = collected_; i < announced; i++) {
@@ -213,10 +253,11 @@ void Drain::finish() {
     op.state.store(OpState::missed, std::memory_order_release);
   }
   advance();
+  write_replay();
   count_uncounted();
   folder_.finish();
   ring_->heartbeat();
-  ring_->set_state(RingState::finalized);
+  ring_->set_state(state);
 }
 
 std::string Drain::summary() const {

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "communicator.hpp"
 #include "ring_writer.hpp"
@@ -26,7 +29,7 @@ class Drain {
   bool quiescent() const;
 
   // After Communicator::give_up_all(): what is still open is missed; finishes the last step and the ring.
-  void finish();
+  void finish(RingState state);
 
   RingWriter& ring() { return *ring_; }
   // "123 measured, 4 missed (timeout 3, no_events 1)" for the log.
@@ -36,11 +39,20 @@ class Drain {
   struct SlotView {
     bool timed_out = false, busy = false, invalid = false;
   };
+  // A record whose turn hasn't come: a group's results arrive in any order.
+  struct Held {
+    RecordHead record;
+    std::vector<float> sketch;
+  };
 
   bool read_results();
   void take(const gate::Result& result);
   void take_slot_status(const gate::Result& result);
   bool slot_ended(std::uint64_t i) const;
+  void expire_overdue_slot();
+  void hold_replay(const gate::Result& result, Held held);
+  void write_replay();
+  void write(RecordHead* record, const float* sketch);
   void end_entries(std::uint32_t index);
   bool advance();
   void write_missed(Op* op);
@@ -54,6 +66,11 @@ class Drain {
   std::atomic<bool>* switched_off_;
   StepFolder folder_;
   std::unique_ptr<SlotView[]> views_ = std::make_unique<SlotView[]>(kSlots);
+  std::map<std::uint64_t, Held> held_;  // measured direct ops behind one that is still open, by ordinal
+  std::vector<Held> replay_;            // results so far of the run of a captured slot
+  std::uint32_t replay_slot_ = kNoSlot, replay_run_ = 0;
+  std::uint64_t overdue_slot_ = kNone;  // direct slot whose gate has ended while the host still says nothing
+  std::chrono::steady_clock::time_point overdue_since_;
   std::uint64_t results_read_ = 0;
   std::uint64_t freed_ = 0;
   std::uint64_t collected_ = 0;

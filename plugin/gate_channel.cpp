@@ -11,8 +11,10 @@ namespace gradprobe {
 std::unique_ptr<GateChannel> GateChannel::create(const CudaDriver& cuda, const Config& config, std::string* why) {
   std::unique_ptr<GateChannel> channel(new GateChannel(cuda));
   const RelaxedCapture relaxed(cuda);
-  if (channel->set_up(config, why) && channel->warm_up(why)) return channel;
-  channel->free_memory();
+  bool launched = false;
+  if (channel->set_up(config, why) && channel->warm_up(&launched, why)) return channel;
+  // Kernels that were launched and can't be waited for may still use the memory: then it is left to the process.
+  if (!launched) channel->free_memory();
   return nullptr;
 }
 
@@ -80,17 +82,19 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   return true;
 }
 
-bool GateChannel::warm_up(std::string* why) {
+bool GateChannel::warm_up(bool* launched, std::string* why) {
   CUstream stream = nullptr;
   CUresult r = cuda_.stream_create(&stream, CU_STREAM_NON_BLOCKING);
   if (r == CUDA_SUCCESS) {
     r = cuda_.memset_d8_async(workspace_, 0, gate::workspace_layout(sketch_floats_).bytes, stream);
+    *launched = r == CUDA_SUCCESS;
     slots_[kWarmUpSlot].state = gate::kSlotCancelled;
     MeasurePlan plan;
     for (std::uint32_t& ctas : plan.ctas) ctas = 1;
     bool gated = false;
     if (r == CUDA_SUCCESS) r = launch(kWarmUpSlot, plan, stream, &gated);
     const CUresult synchronised = cuda_.stream_synchronize(stream);
+    if (synchronised == CUDA_SUCCESS) *launched = false;  // whatever was launched has ended
     if (r == CUDA_SUCCESS) r = synchronised;
     cuda_.stream_destroy(stream);
   }

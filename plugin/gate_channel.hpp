@@ -68,7 +68,8 @@ class GateChannel {
  private:
   explicit GateChannel(const CudaDriver& cuda) : cuda_(cuda) {}
   bool set_up(const Config& config, std::string* why);
-  bool warm_up(std::string* why);
+  // `*launched`: work may still run that uses this channel's memory.
+  bool warm_up(bool* launched, std::string* why);
   void free_memory();
 
   const CudaDriver& cuda_;

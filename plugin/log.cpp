@@ -1,5 +1,6 @@
 #include "log.hpp"
 
+#include <strings.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +16,10 @@ constexpr unsigned long kNcclInit = 1;  // the subsystem whose INFO lines NCCL p
 }  // namespace
 
 Log::Log(NcclLogger logger, LogTarget target) : logger_(logger) {
+  // Below WARN (unset, VERSION) NCCL's logger drops warnings.
   const char* level = std::getenv("NCCL_DEBUG");
-  const bool nccl_speaks = level != nullptr && *level != '\0';
+  const auto is = [level](const char* name) { return level != nullptr && strcasecmp(level, name) == 0; };
+  const bool nccl_speaks = is("WARN") || is("INFO") || is("ABORT") || is("TRACE");
   to_nccl_ = logger != nullptr && (target == LogTarget::nccl || target == LogTarget::automatic);
   to_stderr_ =
       target == LogTarget::stderr_only || (target == LogTarget::automatic && (logger == nullptr || !nccl_speaks));

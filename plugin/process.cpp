@@ -6,6 +6,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
+#include <system_error>
+#include <utility>
 
 #include "version.hpp"
 
@@ -58,7 +61,12 @@ void* Process::open(const InitCall& call, int* mask) {
     log.warn("rank %u: not measured: this process was forked from one that uses gradprobe", call.rank);
     return nullptr;
   }
-  for (const std::string& warning : config.warnings) log.warn("%s", warning.c_str());
+  {
+    const std::lock_guard lock(mutex_);
+    // Once in a process, not for each of its communicators.
+    if (!std::exchange(settings_reported_, true))
+      for (const std::string& warning : config.warnings) log.warn("%s", warning.c_str());
+  }
 
   std::string why;
   std::unique_ptr<GateChannel> channel;
@@ -78,45 +86,79 @@ void* Process::open(const InitCall& call, int* mask) {
     ring = RingWriter::create(config, identity, &why);
   }
 
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   // NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
   *mask = open_ > 0 ? kActivationMask : 0;
-  const auto free_entry =
-      std::find_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.drain == nullptr; });
-  if (ring != nullptr && free_entry == entries_.end()) why = "too many communicators in this process";
-  if (ring == nullptr || free_entry == entries_.end()) {
+  Entry* entry = ring != nullptr ? free_entry() : nullptr;
+  if (ring != nullptr && entry == nullptr) why = "too many communicators in this process";
+  if (entry != nullptr && !collector_.joinable()) {
+    try {
+      start_collector();
+    } catch (const std::system_error& e) {
+      why = std::string("can't start the collector thread: ") + e.what();
+      entry = nullptr;
+    }
+  }
+  if (entry == nullptr) {
+    lock.unlock();
+    if (ring != nullptr) ring->discard();
     GateChannel::close(std::move(channel), true);
     log.warn("rank %u: not measured: %s", call.rank, why.c_str());
     return nullptr;
   }
-  Entry& entry = *free_entry;
-  const std::uint32_t generation = (entry.generation.load() + 1) & 0x7F;
-  entry.generation.store(generation);
-  const CommunicatorId id{static_cast<std::uint32_t>(free_entry - entries_.begin()), generation};
-  entry.gate_timeout_ms = config.gate_timeout_ms;
-  entry.communicator =
+  // Generation 0 is never used: no handle of a communicator is all zeros but for its type.
+  const std::uint32_t generation = entry->generation.load() % 127 + 1;
+  entry->generation.store(generation);
+  const CommunicatorId id{static_cast<std::uint32_t>(entry - entries_.data()), generation};
+  const std::string path = ring->path();
+  const std::uint64_t capacity = ring->capacity();
+  entry->gate_timeout_ms = config.gate_timeout_ms;
+  entry->broken = false;
+  entry->communicator =
       std::make_unique<Communicator>(id, CommunicatorIdentity{call.comm_id, call.rank, call.nranks}, config,
                                      std::move(channel), log, &switched_off_, &Process::graph_gone);
-  entry.drain = std::make_unique<Drain>(entry.communicator.get(), std::move(ring), config, &switched_off_);
-  const RingWriter& file = entry.drain->ring();
+  entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config, &switched_off_);
+  open_++;
+  entry->live.store(entry->communicator.get(), std::memory_order_release);
+  wake_.notify_all();
+  lock.unlock();
+  *mask = kActivationMask;
   const auto say = call.rank == 0 ? &Log::notice : &Log::info;
   (log.*say)(
       "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter (f32, bf16, f16) into %s (%llu "
       "records)%s",
-      kVersion, call.rank, call.nranks, file.path().c_str(), static_cast<unsigned long long>(file.capacity()),
+      kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
       config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
-  open_++;
-  if (!collector_.joinable()) start_collector();
-  entry.live.store(entry.communicator.get(), std::memory_order_release);
-  *mask = kActivationMask;
   return Handle(HandleType::context, id, 0).opaque();
+}
+
+Process::Entry* Process::free_entry() {
+  // Round robin, so that a generation comes back as late as possible.
+  for (std::size_t i = 0; i < entries_.size(); i++) {
+    Entry& entry = entries_[next_entry_];
+    next_entry_ = (next_entry_ + 1) % entries_.size();
+    if (entry.drain == nullptr) return &entry;
+  }
+  return nullptr;
 }
 
 void Process::start_collector() {
   const BlockedSignals blocked;
-  stop_ = false;
   collector_ = std::thread([this] { collect(); });
   pthread_setname_np(collector_.native_handle(), "gradprobe");
+}
+
+void Process::poll(Entry* entry, bool beat, bool* busy) {
+  try {
+    *busy |= entry->drain->poll();
+    if (beat) entry->drain->ring().heartbeat();
+  } catch (const std::exception& e) {
+    // Out of memory: this communicator's records end here, training goes on.
+    entry->broken = true;
+    switched_off_.store(true);
+    entry->communicator->log().warn("rank %u: measuring ends for this process: %s",
+                                    entry->communicator->identity().rank, e.what());
+  }
 }
 
 void Process::collect() {
@@ -127,13 +169,14 @@ void Process::collect() {
     bool busy = false;
     const bool beat = Clock::now() >= next_heartbeat;
     if (beat) next_heartbeat = Clock::now() + std::chrono::seconds(1);
-    for (Entry& entry : entries_) {
-      if (entry.drain == nullptr) continue;
-      busy |= entry.drain->poll();
-      if (beat) entry.drain->ring().heartbeat();
-    }
+    for (Entry& entry : entries_)
+      if (entry.drain != nullptr && !entry.broken) poll(&entry, beat, &busy);
     sleep = busy ? kShortestSleep : std::min(sleep * 2, kLongestSleep);
-    wake_.wait_for(lock, sleep, [this] { return stop_; });
+    if (open_ == 0) {
+      wake_.wait(lock, [this] { return stop_ || open_ > 0; });
+    } else {
+      wake_.wait_for(lock, sleep, [this] { return stop_; });
+    }
   }
 }
 
@@ -149,46 +192,50 @@ void Process::wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock) 
 }
 
 void Process::close(void* context) {
-  Communicator* communicator = find(Handle(context));
+  Communicator* communicator = find(Handle(context), HandleType::context);
   if (communicator == nullptr) return;
-  std::thread finished;
   std::unique_ptr<GateChannel> channel;
+  std::string summary;
   bool quiescent = false;
   {
     std::unique_lock lock(mutex_);
     Entry& entry = entries_[communicator->id().index];
     if (entry.drain == nullptr) return;
     communicator->give_up_all();
-    wait_for_device(&entry, &lock);
-    entry.drain->finish();
+    if (!entry.broken) {
+      wait_for_device(&entry, &lock);
+      entry.drain->finish(RingState::finalized);
+    }
     quiescent = entry.drain->quiescent() && !communicator->graphs_alive();
-    const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
-    (communicator->log().*say)("rank %u: %s, in %s", communicator->identity().rank, entry.drain->summary().c_str(),
-                               entry.drain->ring().path().c_str());
+    summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
     entry.live.store(nullptr, std::memory_order_release);
     entry.drain.reset();
     channel = communicator->take_channel();
-    if (--open_ == 0) {
-      stop_ = true;
-      wake_.notify_all();
-      finished = std::move(collector_);
-    }
+    open_--;
   }
-  if (finished.joinable()) finished.join();
   GateChannel::close(std::move(channel), quiescent);
+  const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
+  (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
 }
 
 void Process::at_exit() {
   // Scripts often end without destroying their communicators. Callbacks may still come; nothing is freed.
   if (forked_.load()) return;
-  std::unique_lock lock(mutex_);
-  stop_ = true;
-  wake_.notify_all();
-  for (Entry& entry : entries_) {
-    if (entry.drain == nullptr) continue;
-    entry.communicator->give_up_all();
-    entry.drain->finish();
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    wake_.notify_all();
+    for (Entry& entry : entries_) {
+      if (entry.drain == nullptr || entry.broken) continue;
+      try {
+        entry.communicator->give_up_all();
+        entry.drain->finish(RingState::exited);
+      } catch (const std::exception&) {
+        entry.broken = true;  // out of memory: the ring keeps what was written
+      }
+    }
   }
+  if (collector_.joinable()) collector_.join();
 }
 
 void Process::graph_gone(void* token) {
@@ -196,7 +243,7 @@ void Process::graph_gone(void* token) {
   const Handle handle(token);
   // Taken by init and finalize for long, by CUDA's thread here: no callback of NCCL is on this path.
   const std::lock_guard lock(process.mutex_);
-  if (Communicator* c = process.find(handle); c != nullptr)
+  if (Communicator* c = process.find(handle, HandleType::context); c != nullptr)
     c->release_captured_slot(static_cast<std::uint32_t>(handle.payload()));
 }
 

@@ -37,9 +37,10 @@ class Process {
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
 
-  // The communicator of a context or an event handle; null when there is none any more, or in a forked child.
-  Communicator* find(Handle handle) {
-    if (forked_.load(std::memory_order_relaxed)) return nullptr;
+  // The communicator of a context or an event handle of the given type; null when there is none any more, for anything
+  // else (a null handle has type none), and in a forked child.
+  Communicator* find(Handle handle, HandleType type) {
+    if (handle.type() != type || type == HandleType::none || forked_.load(std::memory_order_relaxed)) return nullptr;
     const CommunicatorId id = handle.communicator();
     const Entry& entry = entries_[id.index];
     Communicator* c = entry.live.load(std::memory_order_acquire);
@@ -54,11 +55,14 @@ class Process {
     std::unique_ptr<Drain> drain;
     std::atomic<std::uint32_t> generation{0};  // of `live`; a handle of another one is stale
     std::uint32_t gate_timeout_ms = 0;
+    bool broken = false;  // the collector ran out of memory in it
   };
 
   Process();
   void collect();
   void start_collector();
+  void poll(Entry* entry, bool beat, bool* busy);
+  Entry* free_entry();
   void at_exit();
   void wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock);
   static void graph_gone(void* token);
@@ -68,7 +72,9 @@ class Process {
   std::condition_variable wake_;
   std::array<Entry, kMaxCommunicators> entries_;
   std::uint32_t open_ = 0;
-  bool stop_ = false;
+  std::size_t next_entry_ = 0;
+  bool settings_reported_ = false;
+  bool stop_ = false;  // the process ends; the collector outlives all communicators
   std::thread collector_;
   std::atomic<bool> switched_off_{false};
   std::atomic<bool> forked_{false};

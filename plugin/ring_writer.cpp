@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <vector>
 
 #include <gradprobe/checksum.hpp>
 
@@ -103,20 +105,40 @@ std::string reason(const std::string& path, const char* what, int error) {
       advice = "set GRADPROBE_DIR to another folder";
       break;
   }
-  return path + ": " + what + ": " + std::strerror(error) + "; " + advice;
+  // A message has room for one line: of a very long path its end is kept.
+  constexpr std::size_t kLongest = 300;
+  const std::string shown = path.size() <= kLongest ? path : "..." + path.substr(path.size() - kLongest);
+  return shown + ": " + what + ": " + std::strerror(error) + "; " + advice;
+}
+
+// Inode of the namespace in which our process id counts: in a container another one than the host's. 0 if unknown.
+std::uint64_t pid_namespace() {
+  struct stat status {};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+// What a ring may take of a file system when the user named no size.
+std::uint64_t modest_bytes(int fd, std::uint64_t wanted) {
+  constexpr std::uint64_t kLeast = 1u << 20;
+  struct statvfs status {};
+  if (fstatvfs(fd, &status) != 0) return wanted;
+  const std::uint64_t available = std::uint64_t{status.f_bavail} * status.f_frsize;
+  return std::max(std::min(wanted, available / 32), std::min(wanted, kLeast));
 }
 
 }  // namespace
 
 std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingIdentity& identity, std::string* why) {
-  if (const int error = make_directories(config.directory); error != 0) {
-    *why = reason(config.directory, "can't create the folder for ring files", error);
-    return nullptr;
-  }
-  if (config.default_directory) {
-    const std::string root = config.directory.substr(0, config.directory.rfind('/'));
-    for (const std::string& folder : {root, config.directory}) {
-      if (owned_by_us(folder)) continue;
+  // The default folder's parent first: nothing may be created through a link that somebody else left there.
+  std::vector<std::string> folders;
+  if (config.default_directory) folders.push_back(config.directory.substr(0, config.directory.rfind('/')));
+  folders.push_back(config.directory);
+  for (const std::string& folder : folders) {
+    if (const int error = make_directories(folder); error != 0) {
+      *why = reason(folder, "can't create the folder for ring files", error);
+      return nullptr;
+    }
+    if (config.default_directory && !owned_by_us(folder)) {
       *why = folder + ": exists but is not a private folder of this user; remove it or set GRADPROBE_DIR";
       return nullptr;
     }
@@ -141,15 +163,10 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
   ring->sketch_floats_ = config.sketch_floats;
   ring->record_bytes_ = record_bytes(config.sketch_floats);
   std::uint64_t wanted = config.ring_mb << 20;
-  int error = 0;
-  for (;; wanted /= 2) {
-    ring->capacity_ = (wanted - kHeaderBytes) / ring->record_bytes_;
-    ring->bytes_ = kHeaderBytes + ring->capacity_ * ring->record_bytes_;
-    error = allocate(file.get(), ring->bytes_);
-    if (error == 0) break;
-    if (ftruncate(file.get(), 0) != 0) break;
-    if (error != ENOSPC || config.ring_mb_set || wanted <= (1u << 20)) break;
-  }
+  if (!config.ring_mb_set) wanted = modest_bytes(file.get(), wanted);
+  ring->capacity_ = (wanted - kHeaderBytes) / ring->record_bytes_;
+  ring->bytes_ = kHeaderBytes + ring->capacity_ * ring->record_bytes_;
+  int error = allocate(file.get(), ring->bytes_);
   void* map = MAP_FAILED;
   if (error == 0) {
     map = mmap(nullptr, ring->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -184,6 +201,7 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
   h.pid = static_cast<std::uint32_t>(getpid());
   h.comm_ordinal = ordinal;
   h.ops_per_step = config.ops_per_step;
+  h.pid_namespace = pid_namespace();
   put(h.boot_id, boot_id());
   char host[64] = {};
   gethostname(host, sizeof host - 1);
@@ -207,6 +225,10 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
 
 RingWriter::~RingWriter() {
   if (map_ != nullptr) munmap(map_, bytes_);
+}
+
+void RingWriter::discard() {
+  ::unlink(path_.c_str());
 }
 
 void RingWriter::write(RecordHead head, const float* sketch) {

@@ -32,6 +32,9 @@ class RingWriter {
   RingWriter(const RingWriter&) = delete;
   RingWriter& operator=(const RingWriter&) = delete;
 
+  // Removes the file: nothing will ever be recorded in it.
+  void discard();
+
   const std::string& path() const { return path_; }
   std::uint64_t capacity() const { return capacity_; }
   std::uint64_t bytes() const { return bytes_; }

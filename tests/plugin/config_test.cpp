@@ -81,6 +81,16 @@ TEST_F(ConfigTest, JobNameNeverLeavesItsFolder) {
   EXPECT_EQ(read_config().job.rfind("ppid-", 0), 0u);
 }
 
+TEST_F(ConfigTest, NumbersAreDecimalUnlessTheySayHexadecimal) {
+  setenv("GRADPROBE_GATE_TIMEOUT", "0100", 1);
+  EXPECT_EQ(read_config().gate_timeout_ms, 100u);
+}
+
+TEST_F(ConfigTest, SlashesAtTheEndOfTheFolderDontMatter) {
+  setenv("GRADPROBE_DIR", "/some/where//", 1);
+  EXPECT_EQ(read_config().directory, "/some/where");
+}
+
 TEST_F(ConfigTest, EmptyMeansUnset) {
   setenv("GRADPROBE_RING_MB", "", 1);
   setenv("GRADPROBE_DIR", "", 1);

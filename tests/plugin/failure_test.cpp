@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "fake_nccl.hpp"
@@ -94,6 +96,19 @@ TEST_F(InjectedFailure, SetUpFails) {
   EXPECT_EQ(warnings(log), 1u);
   EXPECT_NE(log.at(0).find("not measured"), std::string::npos);
   EXPECT_TRUE(folder.files().empty());
+}
+
+TEST_F(InjectedFailure, WarmUpCannotBeWaitedFor) {
+  setenv("STANDIN_CUDA_FAIL", "cuStreamSynchronize:1:700", 1);
+  const RingFolder folder;
+  const Device device;
+  CUstream stream = nullptr;
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  const Bucket b(3000);
+  FakeComm comm;
+  EXPECT_EQ(comm.context(), nullptr);
+  EXPECT_EQ(train(&comm, b, stream, 3), 3);  // the warm-up's kernels still found their memory
+  EXPECT_EQ(warnings(take_log()), 1u);
 }
 
 TEST_F(InjectedFailure, LaunchBlockingIsNotGated) {
@@ -210,6 +225,47 @@ TEST_F(Failure, SwitchedOffByTheUser) {
   EXPECT_EQ(comm.mask(), 0);
   EXPECT_EQ(comm.context(), nullptr);
   EXPECT_TRUE(folder.files().empty());
+}
+
+TEST_F(Failure, ExitWithoutDestroyingKeepsEverything) {
+  const RingFolder folder;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const Device device;
+    CUstream stream = nullptr;
+    cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    const Bucket b(3000);
+    auto* comm = new FakeComm;  // as scripts do: never destroyed
+    for (int i = 0; i < 7; i++) comm->all_reduce(b, stream);
+    cuStreamSynchronize(stream);
+    std::exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(folder.collectives().size(), 7u);
+  EXPECT_EQ(folder.counters().state, static_cast<std::uint64_t>(RingState::exited));
+}
+
+TEST_F(Failure, DefaultRingLeavesRoomOnASmallFileSystem) {
+  if (geteuid() != 0) GTEST_SKIP() << "mounting a small tmpfs needs root";
+  const RingFolder folder;
+  const Device device;
+  const std::string small = folder.path() + "/small";
+  ASSERT_EQ(mkdir(small.c_str(), 0700), 0);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=64m") != 0) GTEST_SKIP() << "mount is not allowed here";
+  setenv("GRADPROBE_DIR", small.c_str(), 1);
+  unsetenv("GRADPROBE_RING_MB");
+  {
+    std::vector<std::unique_ptr<FakeComm>> ranks;
+    for (int rank = 0; rank < 8; rank++) ranks.push_back(std::make_unique<FakeComm>(1, 8, rank));
+    struct statvfs status {};
+    ASSERT_EQ(statvfs(small.c_str(), &status), 0);
+    EXPECT_GE(status.f_bavail * status.f_frsize, 32u << 20);
+    for (const auto& r : ranks) EXPECT_NE(r->context(), nullptr);
+  }
+  umount(small.c_str());
 }
 
 TEST_F(Failure, ForkedChildWritesNothing) {

@@ -3,6 +3,7 @@
 // measurements")
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -409,6 +410,101 @@ TEST_F(Linking, ManyInFlightBehindABusyStream) {
   }
 }
 
+TEST_F(Linking, WhatFollowsALaunchThatIsNeverExplainedIsNotHeldUpForLong) {
+  setenv("GRADPROBE_GATE_TIMEOUT", "20", 1);
+  const Bucket lost(5000, 1), next(6000, 2);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  comm.coll_api(api, lost.count(), stream_);
+  void* launch = comm.launch_start(api, stream_);
+  nccl_kernel(lost, stream_);
+  comm.stop(launch);
+  comm.stop(api);
+  comm.all_reduce(next, stream_);
+  cuStreamSynchronize(stream_);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (folder_.collectives().size() < 2 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto records = folder_.collectives();  // of a living communicator
+  unsetenv("GRADPROBE_GATE_TIMEOUT");
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(static_cast<Missed>(records[0].head.missed), Missed::timeout);
+  expect_measured(records[1], next);
+}
+
+// A step's buckets and its loss in one group: their results end in an order of the device's own.
+TEST_F(Linking, GroupsKeepTheOrderOfCallsAndTheirSteps) {
+  constexpr std::size_t kSteps = 20;
+  Bucket large(60000, 1), small(300, 2), middle(9000, 3), loss(1, 4);
+  const std::array<Bucket*, 4> buckets = {&large, &small, &middle, &loss};
+  FakeComm comm;
+  for (std::size_t step = 0; step < kSteps; step++) {
+    for (Bucket* b : buckets) cuMemcpyHtoDAsync(b->address(), b->host().data(), b->count() * sizeof(float), stream_);
+    std::array<void*, 4> calls{};
+    void* api = comm.group_api_start();
+    for (std::size_t i = 0; i < 4; i++) calls[i] = comm.coll_api(api, buckets[i]->count(), stream_);
+    void* launch = comm.launch_start(api, stream_);
+    for (const Bucket* b : buckets) nccl_kernel(*b, stream_);
+    comm.stop(launch);
+    void* group = comm.group_start();
+    for (std::size_t i = 4; i-- > 0;)
+      comm.coll(calls[i], group, buckets[i]->pointer(), buckets[i]->pointer(), buckets[i]->count());
+    comm.stop(group);
+    comm.stop(api);
+  }
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 4 * kSteps);
+  for (std::size_t op = 0; op < records.size(); op++) {
+    EXPECT_EQ(records[op].head.op, op);
+    expect_measured(records[op], *buckets[op % 4]);
+    EXPECT_TRUE(records[op].head.step == kNone || records[op].head.step == op / 4) << records[op].head.step;
+  }
+  EXPECT_EQ(records.back().head.step, kSteps - 1);
+  const double squares = large.sum_squares() + small.sum_squares() + middle.sum_squares();
+  std::size_t steps = 0;
+  for (const Record& r : folder_.records()) {
+    if (r.kind() != RecordKind::step) continue;
+    const StepBody& s = r.head.step_body;
+    EXPECT_EQ(r.head.step, steps);
+    EXPECT_EQ(s.first_op, 4 * steps++);
+    EXPECT_EQ(s.ops, 4u);
+    EXPECT_EQ(s.measured, 3u);
+    EXPECT_EQ(s.missed, 0u);
+    EXPECT_EQ(s.scalars, 1u);
+    EXPECT_NEAR(s.sum_squares / squares, 1, 1e-7);
+    EXPECT_EQ(s.scalar_sum, static_cast<double>(loss.host()[0]));
+  }
+  EXPECT_EQ(steps, kSteps);
+}
+
+TEST_F(Linking, TheNullContextIsNobodys) {
+  const Bucket b(1000);
+  // Far more than a handle has generations.
+  for (int i = 0; i < 140; i++) {
+    FakeComm comm(static_cast<std::uint64_t>(i));
+    void* handle = reinterpret_cast<void*>(0xdeadbeefull);
+    Descriptor d;
+    d.type = 256;
+    ASSERT_EQ(profiler().start_event(nullptr, &handle, &d), 0);
+    ASSERT_EQ(handle, nullptr) << i;
+    ASSERT_EQ(profiler().finalize(nullptr), 0);
+    ASSERT_NE(comm.group_api_start(), nullptr) << i;
+  }
+}
+
+TEST_F(Linking, CommunicatorsOfSeveralThreadsComeAndGo) {
+  const auto work = [&](std::uint64_t id) {
+    cuCtxSetCurrent(device_.context());
+    for (int i = 0; i < 40; i++) FakeComm comm(id);
+  };
+  std::thread a(work, 1), b(work, 2);
+  a.join();
+  b.join();
+  EXPECT_EQ(folder_.files().size(), 80u);
+}
+
 TEST_F(Linking, MoreInFlightThanSlotsIsMissedAndRecovers) {
   setenv("GRADPROBE_RING_MB", "16", 1);
   const Bucket b(200);
@@ -507,6 +603,46 @@ TEST_F(Captured, EveryReplayIsARecord) {
     EXPECT_TRUE(records[i].has(kFlagCaptured));
   }
   EXPECT_NE(records[0].head.collective.sketch_key, records[1].head.collective.sketch_key);
+}
+
+TEST_F(Captured, AGroupsReplaysAreInTheOrderOfCalls) {
+  Bucket large(60000, 1), small(300, 2), loss(1, 3);
+  const std::array<Bucket*, 3> buckets = {&large, &small, &loss};
+  FakeComm comm;
+  cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  std::array<void*, 3> calls{};
+  void* api = comm.group_api_start(true);
+  for (std::size_t i = 0; i < 3; i++)
+    calls[i] = comm.coll_api(api, buckets[i]->count(), stream_, "AllReduce", "ncclFloat32", true);
+  void* launch = comm.launch_start(api, stream_);
+  for (const Bucket* b : buckets) nccl_kernel(*b, stream_);
+  comm.stop(launch);
+  void* group = comm.group_start();
+  for (std::size_t i = 3; i-- > 0;)
+    comm.coll(calls[i], group, buckets[i]->pointer(), buckets[i]->pointer(), buckets[i]->count());
+  comm.stop(group);
+  comm.stop(api);
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  cuStreamEndCapture(stream_, &graph);
+  cuGraphInstantiate(&exec, graph, 0);
+  for (int i = 0; i < 20; i++) {
+    for (Bucket* b : buckets) b->refill();
+    cuGraphLaunch(exec, stream_);
+    cuStreamSynchronize(stream_);
+  }
+  cuGraphExecDestroy(exec);
+  cuGraphDestroy(graph);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 60u);
+  for (std::size_t i = 0; i < records.size(); i++) {
+    EXPECT_EQ(records[i].head.op, i % 3);
+    EXPECT_EQ(records[i].head.replay, i / 3 + 1);
+    expect_measured(records[i], *buckets[i % 3]);
+    EXPECT_TRUE(records[i].head.step == kNone || records[i].head.step == i / 3) << records[i].head.step;
+  }
+  EXPECT_EQ(records.back().head.step, 19u);
 }
 
 TEST_F(Captured, HostCallbackTellsTheBuffersAtEachReplay) {
