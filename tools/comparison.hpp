@@ -33,7 +33,7 @@ struct RankRing {
   std::map<std::uint64_t, std::map<OpKey, std::size_t>> by_step;
   RingCursor::Losses losses;
   LiveCounters counters{};
-  Writer writer = Writer::elsewhere;
+  Writer writer = Writer::unseen;
   std::uint64_t without_step = 0;
 
   std::uint32_t rank() const { return reader->header().rank; }

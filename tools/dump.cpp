@@ -266,8 +266,9 @@ int dump_following(const std::vector<RingReader>& rings, Printer& printer) {
     for (std::size_t i = 0; i < rings.size(); i++) {
       if (done[i]) continue;
       // The writer's end is looked at before its last records, or some could be left behind.
-      const Writer writer = writer_of(rings[i], rings[i].counters());
-      const bool last_round = writer == Writer::finalized || writer == Writer::dead || writer == Writer::elsewhere;
+      const LiveCounters counters = rings[i].counters();
+      const Writer writer = writer_of(rings[i], counters);
+      const bool last_round = !is_running(writer) && writer != Writer::stalled;
       const std::uint64_t lost_before = cursors[i].losses().overwritten;
       Next next = Next::end;
       while (interrupted == 0 && (next = cursors[i].next(record)) == Next::record) {
@@ -279,10 +280,15 @@ int dump_following(const std::vector<RingReader>& rings, Printer& printer) {
         print_note(fmt::format("{}: {} record(s) overwritten before they were read", rings[i].name(), lost));
       if (next == Next::error) print_note(rings[i].name() + ": can't read; check the file system");
       done[i] = last_round || next == Next::error;
-      if (done[i])
-        say_losses(rings[i], cursors[i].losses());
-      else
+      if (!done[i]) {
         all_done = false;
+        continue;
+      }
+      if (writer == Writer::unseen) {
+        print_note(fmt::format("{}: {}, and its process can't be seen from here: not followed any longer",
+                               rings[i].name(), heartbeat_in_words(counters)));
+      }
+      say_losses(rings[i], cursors[i].losses());
     }
     if (all_done) break;
     if (!progress) std::this_thread::sleep_for(kPollInterval);

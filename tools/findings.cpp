@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <gradprobe/scalar.hpp>
@@ -182,12 +183,19 @@ std::string fate(const RankRing& ring) {
       return "its process is gone without finalizing: it died or was killed";
     case Writer::finalized:
       return "it was finalized";
+    case Writer::exited:
+      return "its process ended in order without destroying the communicator";
     case Writer::alive:
       return "its process is still running";
     case Writer::stalled:
       return "its process exists and has stopped recording";
-    case Writer::elsewhere:
-      return "it was not finalized: it died, was killed, or was copied while running";
+    case Writer::alive_elsewhere:
+      return fmt::format("its process is alive elsewhere ({})", heartbeat_in_words(ring.counters));
+    case Writer::unseen:
+      return fmt::format(
+          "it was not finalized ({}, and its process can't be seen from here): it died, was killed, or was copied "
+          "while running",
+          heartbeat_in_words(ring.counters));
   }
   return {};
 }
@@ -197,7 +205,7 @@ void find_lengths(const Communicator& comm, std::vector<Finding>& findings) {
   bool running = false;
   for (const RankRing& ring : comm.rings) {
     if (!ring.by_step.empty()) furthest = std::max(furthest, ring.by_step.rbegin()->first);
-    running = running || ring.writer == Writer::alive;
+    running = running || is_running(ring.writer);
   }
   // Ranks that run are a step apart now and then.
   const std::uint64_t slack = running ? 1 : 0;
@@ -281,7 +289,7 @@ void find_losses_of_data(const Communicator& comm, std::vector<Finding>& finding
 
 struct Lifetime {
   std::uint64_t start = UINT64_MAX, end = 0;
-  std::set<std::pair<std::string, std::uint32_t>> processes;
+  std::set<std::tuple<std::string, std::uint64_t, std::uint32_t>> processes;  // host, PID namespace, PID
 };
 
 Lifetime lifetime_of(const Communicator& comm) {
@@ -290,7 +298,7 @@ Lifetime lifetime_of(const Communicator& comm) {
     const FileHeader& h = ring.reader->header();
     life.start = std::min(life.start, h.start_time_ns);
     life.end = std::max({life.end, h.start_time_ns, ring.counters.heartbeat_ns});
-    life.processes.insert({field_text(h.host), h.pid});
+    life.processes.insert({field_text(h.host), h.pid_namespace, h.pid});
   }
   return life;
 }

@@ -21,10 +21,12 @@ std::string when(std::uint64_t ns) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03} UTC", utc, ns / 1'000'000 % 1000);
 }
 
-std::string state_in_words(Writer writer, const FileHeader& header) {
+std::string state_in_words(Writer writer, const FileHeader& header, const LiveCounters& live) {
   switch (writer) {
     case Writer::finalized:
       return "finalized: the communicator was destroyed in order";
+    case Writer::exited:
+      return fmt::format("ended in order: process {} exited without destroying the communicator", header.pid);
     case Writer::alive:
       return fmt::format("running: process {} is alive", header.pid);
     case Writer::stalled:
@@ -34,8 +36,12 @@ std::string state_in_words(Writer writer, const FileHeader& header) {
           header.pid);
     case Writer::dead:
       return fmt::format("died without finalizing: process {} is gone", header.pid);
-    case Writer::elsewhere:
-      return "not finalized; written on another host or before a reboot, so the process can't be checked";
+    case Writer::alive_elsewhere:
+      return "alive elsewhere, " + heartbeat_in_words(live);
+    case Writer::unseen:
+      return fmt::format(
+          "unknown: {}; its process can't be seen from here (another host or container, or before a reboot)",
+          heartbeat_in_words(live));
   }
   return {};
 }
@@ -84,7 +90,7 @@ void print_header(const FileHeader& h) {
 }
 
 void print_counters(const RingReader& ring, const LiveCounters& live, Writer writer) {
-  field("state", state_in_words(writer, ring.header()));
+  field("state", state_in_words(writer, ring.header(), live));
   field("heartbeat", when(live.heartbeat_ns));
   field("collectives", fmt::format("{} announced by NCCL, {} inputs measured, gates waited {:.3f} ms in all",
                                    live.announced, live.measured, static_cast<double>(live.gated_ns) / 1e6));
@@ -116,12 +122,14 @@ bool print_integrity(const RingReader& ring, Writer writer) {
                                 unknown > 0 ? fmt::format(", {} of unknown kind", unknown) : ""));
   std::vector<std::uint64_t> torn = lost.torn;
   std::uint64_t torn_count = lost.torn_count;
-  const bool writing = writer == Writer::alive || writer == Writer::stalled;
+  const bool writing = is_running(writer) || writer == Writer::stalled;
   if (const auto unfinished = ring.unfinished(); unfinished && !writing) {
     torn.push_back(*unfinished);
     torn_count++;
   }
-  field("torn", list(torn, torn_count) + (torn_count > lost.torn_count ? ": the writer was killed in it" : ""));
+  field("torn", list(torn, torn_count) + (torn_count == lost.torn_count ? ""
+                                          : writer == Writer::dead      ? ": the writer was killed in it"
+                                                                        : ": the writer did not finish it"));
   field("damaged", list(lost.corrupt, lost.corrupt_count));
   if (ring.actual_bytes() < ring.expected_bytes()) {
     field("truncated", fmt::format("the file has {} of {} bytes; {} record(s) lost with the rest", ring.actual_bytes(),

@@ -71,7 +71,7 @@ int run(int argc, char** argv) {
       ->allow_extra_args(false);
   add_step_option(*dump_command, dump_steps);
   dump_command->add_flag("--follow", dump_options.follow,
-                         "Go on as records are written, until every writer has finalized its ring or is gone");
+                         "Go on as records are written, until every writer has finalized its ring, exited or is gone");
   dump_command->add_flag("--sketch", dump_options.sketch, "With --json: also the sketches' values");
 
   std::string info_path;

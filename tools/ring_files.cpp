@@ -1,6 +1,8 @@
 #include "ring_files.hpp"
 
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -29,6 +31,36 @@ std::string this_boot() {
   std::string id;
   std::getline(file, id);
   return id;
+}
+
+std::string this_host() {
+  char host[sizeof(FileHeader::host)] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return host;
+}
+
+std::uint64_t this_pid_namespace() {
+  struct stat status {};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+// Whether the writer's process number means the same process here.
+bool shares_processes(const FileHeader& header) {
+  static const std::string boot = this_boot(), host = this_host();
+  static const std::uint64_t pid_namespace = this_pid_namespace();
+  return !boot.empty() && field_text(header.boot_id) == boot && field_text(header.host) == host &&
+         (header.pid_namespace == 0 || header.pid_namespace == pid_namespace);
+}
+
+bool heartbeat_is_fresh(const LiveCounters& counters) {
+  const std::uint64_t now = realtime_ns(), beat = counters.heartbeat_ns;
+  return beat <= now ? now - beat < kStaleNs : beat - now <= kStaleNs;
+}
+
+std::string span_text(std::uint64_t ns) {
+  const std::uint64_t seconds = ns / 1'000'000'000, hours = seconds / 3600;
+  if (hours == 0) return fmt::format("{} s", seconds);
+  return hours < 48 ? fmt::format("{} h", hours) : fmt::format("{} days", hours / 24);
 }
 
 void open_folder(const std::string& path, RingFiles& found) {
@@ -95,14 +127,26 @@ RingFiles open_rings(const std::string& path) {
 
 Writer writer_of(const RingReader& reader, const LiveCounters& counters) {
   if (counters.state == static_cast<std::uint64_t>(RingState::finalized)) return Writer::finalized;
-  const std::uint64_t now = realtime_ns();
-  const bool fresh = counters.heartbeat_ns + kStaleNs > now && counters.heartbeat_ns <= now + kStaleNs;
+  if (counters.state == static_cast<std::uint64_t>(RingState::exited)) return Writer::exited;
+  const bool fresh = heartbeat_is_fresh(counters);
   const FileHeader& header = reader.header();
-  if (field_text(header.boot_id) != this_boot()) return fresh ? Writer::alive : Writer::elsewhere;
+  if (!shares_processes(header)) return fresh ? Writer::alive_elsewhere : Writer::unseen;
   const auto pid = static_cast<pid_t>(header.pid);
   const bool exists = pid > 0 && (::kill(pid, 0) == 0 || errno == EPERM);
   if (!exists) return Writer::dead;
   return fresh ? Writer::alive : Writer::stalled;
+}
+
+bool is_running(Writer writer) {
+  return writer == Writer::alive || writer == Writer::alive_elsewhere;
+}
+
+std::string heartbeat_in_words(const LiveCounters& counters) {
+  const std::uint64_t now = realtime_ns(), beat = counters.heartbeat_ns;
+  if (beat == 0) return "no heartbeat yet";
+  if (heartbeat_is_fresh(counters)) return fmt::format("heartbeat {} ago", span_text(beat < now ? now - beat : 0));
+  if (beat > now) return fmt::format("a heartbeat {} ahead of this clock", span_text(beat - now));
+  return fmt::format("no heartbeat for {}", span_text(now - beat));
 }
 
 }  // namespace gradprobe::tool

@@ -190,7 +190,8 @@ TEST(Compare, RankThatDied) {
   run.steps_of = [](std::uint32_t rank) { return rank == 3 ? std::uint64_t{2} : std::uint64_t{6}; };
   run.write(folder, "", false);
   const std::string out = text(folder);
-  expect_part(out, "rank 3's ring ends at step 1, the longest at 5: it was not finalized: it died, was killed");
+  expect_part(out, "rank 3's ring ends at step 1, the longest at 5: it was not finalized (no heartbeat for ");
+  expect_part(out, " days, and its process can't be seen from here): it died, was killed, or was copied");
   const auto steps = compare({folder.path()});
   ASSERT_EQ(steps.size(), 6u);
   EXPECT_EQ(steps[1]["ranks"], 4);

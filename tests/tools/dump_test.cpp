@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "run_tool.hpp"
+#include "this_machine.hpp"
 #include "training_run.hpp"
 
 namespace gradprobe::test {
@@ -17,15 +18,6 @@ std::vector<Json> objects(const Outcome& o) {
   std::vector<Json> all;
   for (const std::string& line : lines(o.out)) all.push_back(Json::parse(line));
   return all;
-}
-
-void expect_error(const std::vector<std::string>& arguments, const std::string& part) {
-  const Outcome o = run_tool(arguments);
-  EXPECT_EQ(o.exit_code, 2) << o.out << o.err;
-  EXPECT_EQ(lines(o.err).size(), 1u) << o.err;
-  EXPECT_EQ(o.err.rfind("gradprobe: ", 0), 0u) << o.err;
-  EXPECT_NE(o.err.find(part), std::string::npos) << o.err;
-  EXPECT_NE(o.err.find("; "), std::string::npos) << o.err;
 }
 
 TEST(Dump, TextTableIsAligned) {
@@ -171,148 +163,6 @@ TEST(Dump, OtherFilesInAFolderAreSkippedWithANote) {
   EXPECT_NE(o.err.find("1 other file(s) skipped"), std::string::npos) << o.err;
 }
 
-TEST(Dump, Errors) {
-  TemporaryFolder folder;
-  expect_error({}, "no command");
-  expect_error({"frobnicate"}, "frobnicate");
-  expect_error({"dump"}, "path");
-  expect_error({"dump", folder / "none.ring"}, "none.ring: can't open");
-  expect_error({"dump", folder.path()}, folder.path() + ": no ring files");
-  std::ofstream(folder / "broken.ring") << "hello, this is no ring";
-  expect_error({"dump", folder.path()}, "broken.ring: not a gradprobe ring");
-  expect_error({"dump", "/dev/null"}, "/dev/null: not a regular file");
-  expect_error({"dump", "--kind", "sketch", kGolden}, "--kind");
-  expect_error({"dump", "--rank", "x", kGolden}, "--rank");
-  expect_error({"dump", "--rank", "-1", kGolden}, "--rank");
-  expect_error({"dump", "--rank", "5", kGolden}, "no ring of the rank");
-  for (const char* range : {"x", "3:2", ":", "1:2:3", "-1", "1:x", ""}) {
-    expect_error({"dump", "--step", range, kGolden}, "--step");
-  }
-  expect_error({"dump", "--sketch", kGolden}, "--sketch needs --json");
-  expect_error({"dump", "--nonsense", kGolden}, "nonsense");
-  expect_error({"info", folder / "none.ring"}, "none.ring");
-  expect_error({"compare", folder / "none"}, "none");
-}
-
-TEST(Dump, HelpAndVersion) {
-  for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"--help"}, {"dump", "--help"}, {"info", "--help"}, {"compare", "--help"}}) {
-    const Outcome o = run_tool(arguments);
-    EXPECT_EQ(o.exit_code, 0);
-    EXPECT_NE(o.out.find("Exit codes"), std::string::npos);
-  }
-  EXPECT_EQ(run_tool({"--version"}).out.rfind("gradprobe ", 0), 0u);
-}
-
-TEST(Dump, FullDiskIsAnError) {
-  Tool tool({"dump", kGolden}, "/dev/full");
-  const Outcome o = tool.wait();
-  EXPECT_EQ(o.exit_code, 2);
-  EXPECT_NE(o.err.find("standard output: can't write"), std::string::npos) << o.err;
-}
-
-TEST(Dump, ClosedPipeEndsQuietly) {
-  TemporaryFolder folder, results;
-  TrainingSpec spec;
-  spec.steps = 100;
-  TrainingRun(spec).write(folder);
-  const std::string command = std::string(GRADPROBE_TOOL) + " dump --json --sketch " + folder.path() + " 2>" +
-                              (results / "err") + "; echo $? >" + (results / "code");
-  FILE* pipe = popen(("( " + command + " ) | head -n 1 >/dev/null").c_str(), "r");
-  ASSERT_NE(pipe, nullptr);
-  pclose(pipe);
-  EXPECT_EQ(contents(results / "code"), "0\n");
-  EXPECT_EQ(contents(results / "err"), "");
-}
-
-std::string this_boot() {
-  std::ifstream in("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(in, id);
-  return id;
-}
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
-}
-
-// A ring whose writer is this test.
-class GrowingRing {
- public:
-  GrowingRing(const TemporaryFolder& folder, std::uint32_t pid) : ring_(spec(pid)), path_(folder / "growing.ring") {
-    ring_.set_heartbeat(now_ns());
-    ring_.save(path_);
-    fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC);
-  }
-  ~GrowingRing() { close(fd_); }
-  GrowingRing(const GrowingRing&) = delete;
-  GrowingRing& operator=(const GrowingRing&) = delete;
-
-  void append() {
-    const std::uint64_t n = ring_.written();
-    const RecordHead head = make_collective(n, n, 0, 1, 100, 1);
-    for (const auto& [offset, byte] : ring_.stores(head, {})) {
-      EXPECT_EQ(pwrite(fd_, &byte, 1, static_cast<off_t>(offset)), 1);
-    }
-    ring_.append(head);
-  }
-  void finalize() {
-    const std::uint64_t state = 1;
-    EXPECT_EQ(pwrite(fd_, &state, 8, 2056), 8);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  static RingSpec spec(std::uint32_t pid) {
-    RingSpec s;
-    s.pid = pid;
-    s.capacity = 64;
-    s.boot_id = this_boot();
-    return s;
-  }
-  SyntheticRing ring_;
-  std::string path_;
-  int fd_ = -1;
-};
-
-TEST(Follow, PrintsWhatIsAddedAndEndsWithTheRing) {
-  TemporaryFolder folder;
-  GrowingRing ring(folder, static_cast<std::uint32_t>(getpid()));
-  ring.append();
-  Tool tool({"dump", "--json", "--follow", ring.path()});
-  EXPECT_TRUE(tool.printed("\"number\":0,"));
-  ring.append();
-  EXPECT_TRUE(tool.printed("\"number\":1,"));
-  for (int i = 0; i < 30; i++) ring.append();
-  ring.finalize();
-  const Outcome o = tool.wait();
-  EXPECT_EQ(o.exit_code, 0) << o.err;
-  const auto all = objects(o);
-  ASSERT_EQ(all.size(), 32u);
-  for (std::size_t i = 0; i < all.size(); i++) EXPECT_EQ(all[i]["number"], i);
-}
-
-TEST(Follow, EndsWhenTheWriterIsGone) {
-  TemporaryFolder folder;
-  GrowingRing ring(folder, 0x7FFFFFF0);
-  ring.append();
-  const Outcome o = run_tool({"dump", "--follow", ring.path()});
-  EXPECT_EQ(o.exit_code, 0);
-  EXPECT_EQ(lines(o.out).size(), 2u);
-}
-
-TEST(Follow, EndsWithCtrlC) {
-  TemporaryFolder folder;
-  GrowingRing ring(folder, static_cast<std::uint32_t>(getpid()));
-  ring.append();
-  Tool tool({"dump", "--json", "--follow", ring.path()});
-  EXPECT_TRUE(tool.printed("\"number\":0,"));
-  tool.signal(SIGINT);
-  EXPECT_EQ(tool.wait().exit_code, 0);
-}
-
 TEST(Info, SaysWhatIsInTheGoldenRing) {
   const Outcome o = run_tool({"info", kGolden});
   EXPECT_EQ(o.exit_code, 0);
@@ -325,29 +175,9 @@ TEST(Info, SaysWhatIsInTheGoldenRing) {
   }
 }
 
-TEST(Info, StateOfTheWriter) {
-  TemporaryFolder folder;
-  const auto state = [&](std::uint32_t pid, const std::string& boot, std::uint64_t heartbeat) {
-    RingSpec spec;
-    spec.pid = pid;
-    spec.boot_id = boot;
-    SyntheticRing ring(spec);
-    ring.set_heartbeat(heartbeat);
-    ring.save(folder / "a.ring");
-    return run_tool({"info", folder / "a.ring"}).out;
-  };
-  const auto self = static_cast<std::uint32_t>(getpid());
-  EXPECT_NE(state(self, this_boot(), now_ns()).find("running: process"), std::string::npos);
-  EXPECT_NE(state(self, this_boot(), 1).find("stopped updating"), std::string::npos);
-  EXPECT_NE(state(0x7FFFFFF0, this_boot(), now_ns()).find("died without finalizing"), std::string::npos);
-  EXPECT_NE(state(self, "elsewhere", 1).find("another host"), std::string::npos);
-}
-
 TEST(Info, TornDamagedTruncated) {
   TemporaryFolder folder;
-  RingSpec spec;
-  spec.boot_id = this_boot();
-  SyntheticRing ring(spec);
+  SyntheticRing ring(spec_of_dead_writer());
   for (std::uint64_t i = 0; i < 6; i++) ring.append(make_collective(i, i, 0, 1, 100, 1));
   const auto stores = ring.stores(make_collective(6, 6, 0, 1, 100, 1), {});
   for (std::size_t i = 0; i < 100; i++) ring.bytes()[stores[i].first] = stores[i].second;

@@ -37,6 +37,8 @@ struct RingSpec {
   std::uint32_t pid = 0x7FFFFFF0;  // no such process
   std::uint64_t start_time_ns = 1'700'000'000'000'000'000;
   std::string boot_id;
+  std::string host = "testhost";
+  std::uint64_t pid_namespace = 0;
   std::uint64_t ops_per_step = 0;
 };
 
@@ -58,7 +60,8 @@ inline FileHeader make_header(const RingSpec& spec) {
   h.pid = spec.pid;
   h.ops_per_step = spec.ops_per_step;
   std::strncpy(h.boot_id, spec.boot_id.c_str(), sizeof h.boot_id - 1);
-  std::strncpy(h.host, "testhost", sizeof h.host - 1);
+  std::strncpy(h.host, spec.host.c_str(), sizeof h.host - 1);
+  h.pid_namespace = spec.pid_namespace;
   std::strncpy(h.job, "testjob", sizeof h.job - 1);
   std::strncpy(h.plugin_version, "0.1.0", sizeof h.plugin_version - 1);
   h.crc = slow_crc32c(reinterpret_cast<const unsigned char*>(&h), offsetof(FileHeader, crc));
