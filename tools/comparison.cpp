@@ -259,6 +259,12 @@ void compare_directions(const std::vector<RankInStep>& ranks, std::vector<OpKey>
     }
   }
   find_identical(cosines, numbers, result);
+  std::vector<RankValue> norms;
+  for (std::size_t i = 0; i < numbers.size(); i++)
+    if (totals[i] > 0) norms.push_back({numbers[i], std::sqrt(totals[i])});
+  const Dispersion size = dispersion(norms);
+  result.direction_norm_spread = size.range / size.mean;
+  result.all_identical = result.identical.size() == 1 && result.identical.front().size() == norms.size();
 }
 
 }  // namespace

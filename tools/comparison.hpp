@@ -5,6 +5,7 @@
 #include <gradprobe/estimators.hpp>
 #include <gradprobe/step_assignment.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -67,6 +68,8 @@ struct StepComparison {
   Cosine mean_cosine;  // NaN: not known
   std::optional<WorstPair> worst;
   std::size_t cosine_buckets = 0;
+  double direction_norm_spread = NAN;  // (max - min) / mean of the norms over the cosines' buckets, without zeros
+  bool all_identical = false;          // every pair that has a cosine is bit-equal
   std::vector<std::vector<std::uint32_t>> identical;  // groups of at least two ranks with bit-equal gradients
   std::vector<std::string> notes;
 };

@@ -107,20 +107,33 @@ void find_identical(const Communicator& comm, const std::vector<StepComparison>&
   }
 }
 
-void find_nearly_identical(const std::vector<StepComparison>& steps, std::vector<Finding>& findings) {
-  constexpr double kNearly = 0.9999;
-  std::size_t nearly = 0, compared = 0;
+// Cosines of 1 but for rounding, yet not bit-equal: the same data, when the sizes agree as well. Else something scales.
+void find_same_direction(const std::vector<StepComparison>& steps, std::vector<Finding>& findings) {
+  constexpr double kNearly = 0.9999, kSameSize = 2e-3;
+  std::vector<std::uint64_t> same_size, other_size;
+  std::size_t compared = 0;
   for (const StepComparison& step : steps) {
     if (step.cosine_buckets == 0) continue;
     compared++;
-    if (step.worst && step.worst->cosine.value > kNearly && step.worst->cosine.value < 1) nearly++;
+    if (!step.worst || step.all_identical || !(step.worst->cosine.value > kNearly)) continue;
+    (step.direction_norm_spread < kSameSize ? same_size : other_size).push_back(step.step);
   }
-  if (nearly == 0) return;
-  findings.push_back(
-      {"identical", fmt::format("all ranks computed nearly identical gradients (every cosine above {}) in "
-                                "{} of {} steps: probably the same data with the rounding of different "
-                                "kernels. Check the sampler's rank.",
-                                kNearly, nearly, compared)});
+  const auto where = [&](const std::vector<std::uint64_t>& in_steps) {
+    return fmt::format("in {} of {} steps (first: {})", in_steps.size(), compared, in_steps.front());
+  };
+  if (!same_size.empty()) {
+    findings.push_back({"identical", fmt::format("all ranks computed nearly identical gradients (every cosine above "
+                                                 "{}, equal norms) {}: probably the same data with the rounding of "
+                                                 "different kernels. Check the sampler's rank.",
+                                                 kNearly, where(same_size))});
+  }
+  if (!other_size.empty()) {
+    findings.push_back(
+        {"same_direction", fmt::format("all ranks' gradients have the same direction (every cosine above {}) and "
+                                       "different size {}: do loss scale, gradient accumulation or batch size differ "
+                                       "between ranks? Check these, and the sampler's rank.",
+                                       kNearly, where(other_size))});
+  }
 }
 
 void find_outliers(const std::vector<StepComparison>& steps, std::vector<Finding>& findings) {
@@ -309,7 +322,7 @@ std::vector<Finding> find_in(const Communicator& comm, const std::vector<StepCom
   std::vector<Finding> findings;
   find_non_finite(comm, findings);
   find_identical(comm, steps, findings);
-  find_nearly_identical(steps, findings);
+  find_same_direction(steps, findings);
   find_outliers(steps, findings);
   find_lengths(comm, findings);
   find_missing_ranks(comm, findings);

@@ -9,7 +9,7 @@
 namespace gradprobe::tool {
 
 struct Finding {
-  std::string kind;  // "nonfinite", "identical", "missing_rank", "length", "norm_outlier", ...
+  std::string kind;  // "nonfinite", "identical", "same_direction", "missing_rank", "length", "norm_outlier", ...
   std::string text;
   bool notable = true;  // false: about the data's completeness rather than the training
 };

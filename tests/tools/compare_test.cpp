@@ -108,31 +108,6 @@ TEST(Compare, StepRangeAndSummary) {
   expect_part(o.out, "DDP divides");
 }
 
-TEST(Compare, IdenticalGradients) {
-  TemporaryFolder folder;
-  TrainingSpec spec;
-  spec.identical = true;
-  TrainingRun run(spec);
-  run.write(folder);
-  for (const Json& j : compare({folder.path()})) {
-    EXPECT_EQ(j["mean_cosine"], 1.0);
-    EXPECT_EQ(j["cosine_low"], 1.0);
-    EXPECT_EQ(j["cosine_high"], 1.0);
-    EXPECT_EQ(j["norm_cv"], 0.0);
-    EXPECT_EQ(j["loss_cv"], 0.0);
-    EXPECT_EQ(j["identical"], Json::array({{0, 1, 2, 3}}));
-  }
-  expect_part(text(folder),
-              "ranks 0-3 computed identical gradients, to the last bit, in every step compared (6): same data "
-              "and same seed");
-}
-
-TEST(Compare, DifferentGradientsAreNotCalledIdentical) {
-  TemporaryFolder folder;
-  TrainingRun(TrainingSpec{}).write(folder);
-  EXPECT_EQ(text(folder).find("identical"), std::string::npos);
-}
-
 TEST(Compare, NamesTheFirstNaN) {
   TemporaryFolder folder;
   TrainingRun run(TrainingSpec{});

@@ -24,6 +24,8 @@ struct TrainingSpec {
   bool identical = false;  // all ranks compute the same
   bool confirmed = true;   // records carry their steps
   std::uint64_t start_time_ns = 1'700'000'000'000'000'000;
+  std::vector<double> scale;      // of each rank's gradient; empty: 1
+  double rounding = 0;            // relative error of each element, drawn anew for each rank
   std::uint64_t key_of_rank = 0;  // added to the sketch key once per rank
 };
 
@@ -59,6 +61,10 @@ class TrainingRun {
             x[i] = spec.identical ? shared[i]
                                   : std::sqrt(spec.common) * shared[i] + std::sqrt(1 - spec.common) * gauss(random);
           }
+          if (!spec.scale.empty())
+            for (double& v : x) v *= spec.scale[r];
+          if (spec.rounding > 0)
+            for (double& v : x) v *= 1 + spec.rounding * gauss(random);
           gradients_[s][r].push_back(std::move(x));
         }
       }
