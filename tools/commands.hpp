@@ -23,6 +23,9 @@ struct StepRange {
 // Returns false when `text` is no range.
 bool parse_step_range(const std::string& text, StepRange& range);
 
+// "3" or "0,2,5", appended to `ranks`. Returns false when `text` is no list of numbers.
+bool parse_ranks(const std::string& text, std::vector<std::uint32_t>& ranks);
+
 struct DumpOptions {
   std::string path;
   std::vector<std::string> kinds;

@@ -295,7 +295,7 @@ void find_losses_of_data(const Communicator& comm, std::vector<Finding>& finding
     findings.push_back({"mixed_runs",
                         fmt::format("{} holds an earlier ring of a rank that is here twice; the newer was "
                                     "used. Keep one folder a run.",
-                                    ring),
+                                    printable(ring)),
                         false});
   }
 }

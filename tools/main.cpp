@@ -1,11 +1,13 @@
 // gradprobe: reads the rings that the plugin writes.
 #include <signal.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <exception>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 
@@ -36,7 +38,28 @@ bool parse_step_range(const std::string& text, StepRange& range) {
   return true;
 }
 
+bool parse_ranks(const std::string& text, std::vector<std::uint32_t>& ranks) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    std::uint32_t rank = 0;
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, rank);
+    if (error != std::errc() || stop != text.data() + end) return false;
+    ranks.push_back(rank);
+    begin = end + 1;
+  }
+  return true;
+}
+
 namespace {
+
+// CLI11 takes an empty value for a missing one, or for 0.
+std::string check_not_empty(const std::string& value) {
+  return value.empty() ? "is empty" : "";
+}
+
+CLI::Option* add_path(CLI::App& command, std::string& path, const std::string& description) {
+  return command.add_option("path", path, description)->required()->check(check_not_empty);
+}
 
 CLI::Option* add_step_option(CLI::App& command, std::string& text) {
   return command.add_option("--step", text, "Only steps a to b, both included; either side may be left open")
@@ -59,16 +82,22 @@ int run(int argc, char** argv) {
   DumpOptions dump_options;
   std::string dump_steps;
   CLI::App* dump_command = app.add_subcommand("dump", "Print records, one a line, oldest first");
-  dump_command->add_option("path", dump_options.path, "A ring file, or a folder of *.ring files")->required();
+  add_path(*dump_command, dump_options.path, "A ring file, or a folder of *.ring files");
   dump_command->add_flag("--json", dump_options.json,
                          "One JSON object a line. Unknown values are null; NaN and infinities are the strings \"NaN\", "
                          "\"Infinity\", \"-Infinity\"");
   dump_command->add_option("--kind", dump_options.kinds, "Only this kind of record; may be repeated")
       ->check(CLI::IsMember({"collective", "step", "scalar"}))
       ->allow_extra_args(false);
-  dump_command->add_option("--rank", dump_options.ranks, "Only these ranks; may be repeated or a,b,c")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+  std::vector<std::string> dump_ranks;
+  dump_command->add_option("--rank", dump_ranks, "Only these ranks; may be repeated or a,b,c")
+      ->type_name("a,b,c")
+      ->allow_extra_args(false)
+      ->check([](const std::string& value) {
+        std::vector<std::uint32_t> ranks;
+        if (parse_ranks(value, ranks)) return std::string();
+        return "'" + value + "' is no list of ranks; write 3 or 0,2,5";
+      });
   add_step_option(*dump_command, dump_steps);
   dump_command->add_flag("--follow", dump_options.follow,
                          "Go on as records are written, until every writer has finalized its ring, exited or is gone");
@@ -76,14 +105,15 @@ int run(int argc, char** argv) {
 
   std::string info_path;
   CLI::App* info_command = app.add_subcommand("info", "Print a ring's header, counters, integrity and what was lost");
-  info_command->add_option("path", info_path, "A ring file, or a folder of *.ring files")->required();
+  add_path(*info_command, info_path, "A ring file, or a folder of *.ring files");
 
   CompareOptions compare_options;
   std::string compare_steps;
   CLI::App* compare_command = app.add_subcommand(
       "compare", "Compare the ranks: dispersion of loss and gradient norm, cosines between gradients, findings");
-  compare_command->add_option("path", compare_options.path, "A folder of *.ring files, one per rank")->required();
-  compare_command->add_option("--comm", compare_options.comm, "Only this communicator (hexadecimal, as printed)");
+  add_path(*compare_command, compare_options.path, "A folder of *.ring files, one per rank");
+  compare_command->add_option("--comm", compare_options.comm, "Only this communicator (hexadecimal, as printed)")
+      ->check(check_not_empty);
   add_step_option(*compare_command, compare_steps);
   compare_command->add_flag(
       "--json", compare_options.json,
@@ -96,7 +126,12 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
-    return app.exit(done);
+    std::ostringstream text, none;
+    const int code = app.exit(done, text, none);
+    std::string help = text.str();
+    while (help.ends_with('\n')) help.pop_back();
+    print_line(help);
+    return code;
   } catch (const CLI::ParseError& wrong) {
     std::string why = wrong.what();
     for (char& c : why)
@@ -105,6 +140,7 @@ int run(int argc, char** argv) {
     return kExitError;
   }
   parse_step_range(dump_steps, dump_options.steps);
+  for (const std::string& ranks : dump_ranks) parse_ranks(ranks, dump_options.ranks);
   parse_step_range(compare_steps, compare_options.steps);
 
   if (dump_options.sketch && !dump_options.json) {
@@ -133,7 +169,8 @@ int main(int argc, char** argv) {
     return code;
   } catch (const OutputClosed& closed) {
     if (closed.error() == EPIPE) return kExitOk;
-    print_note(std::string("standard output: can't write: ") + std::strerror(closed.error()) + "; free space there");
+    print_note(std::string("standard output: can't write: ") + std::strerror(closed.error()) + "; " +
+               output_advice(closed.error()));
     return kExitError;
   } catch (const std::exception& unexpected) {
     print_note(std::string("stopped: ") + unexpected.what() + "; please report it");

@@ -16,7 +16,19 @@ void print_line(std::string_view line) {
 }
 
 void print_json(const Json& object) {
-  print_line(object.dump(-1, ' ', false, Json::error_handler_t::replace));
+  print_line(object.dump(-1, ' ', true, Json::error_handler_t::replace));
+}
+
+const char* output_advice(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free space there";
+    case EBADF:
+      return "it is closed or only readable: send it to a file, a pipe or a terminal";
+    default:
+      return "check where it goes";
+  }
 }
 
 void flush_output() {
@@ -24,7 +36,8 @@ void flush_output() {
 }
 
 void print_note(std::string_view text) {
-  fmt::print(stderr, "gradprobe: {}\n", text);
+  const std::string line = "gradprobe: " + printable(text) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 std::string printable(std::string_view text) {

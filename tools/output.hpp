@@ -24,10 +24,13 @@ class OutputClosed {
 
 // One line to stdout. Throws OutputClosed.
 void print_line(std::string_view line);
+// Not ASCII is escaped, which no terminal obeys.
 void print_json(const Json& object);
 void flush_output();
+// What to do about OutputClosed's error.
+const char* output_advice(int error);
 
-// One line to stderr.
+// One printable line to stderr. When stderr is closed or full there is nobody left to tell: the exit code has to do.
 void print_note(std::string_view text);
 
 // Control characters and bytes that are not ASCII as '?': files name hosts and communicators, terminals obey them.

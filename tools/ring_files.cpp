@@ -76,7 +76,7 @@ void open_folder(const std::string& path, RingFiles& found) {
       others++;
   }
   if (ec) {
-    found.error = fmt::format("{}: can't list the folder: {}; run as the user who wrote it", path, ec.message());
+    found.error = fmt::format("{}: can't list the folder: {}; {}", path, ec.message(), open_advice(ec.value()));
     return;
   }
   if (rings.empty()) {

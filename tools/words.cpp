@@ -38,7 +38,6 @@ const char* missed_in_words(Missed reason) {
       return "gating was switched off for the process (its log says why)";
     case Missed::unsupported_function:
       return "the function is not measured";
-      return "called in a forked child, which may not write its parent's ring";
     case Missed::count_:
       break;
   }

@@ -281,6 +281,25 @@ class RingReader {
   FileHeader header_{};
 };
 
+// What to do when opening a file or a folder failed with `error`.
+inline const char* open_advice(int error) {
+  switch (error) {
+    case EACCES:
+    case EPERM:
+      return "run as the user who wrote it";
+    case EMFILE:
+    case ENFILE:
+      return "raise the limit of open files (ulimit -n)";
+    case EIO:
+    case ESTALE:
+      return "check the file system";
+    case ENOMEM:
+      return "free memory";
+    default:
+      return "check the path";
+  }
+}
+
 struct RingReader::Opened {
   std::optional<RingReader> reader;
   std::string error;  // set when there is no reader
@@ -295,8 +314,7 @@ inline RingReader::Opened RingReader::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) {
     const int e = errno;
-    return fail(path, std::string("can't open: ") + std::strerror(e),
-                e == ENOENT ? "check the path" : "run as the user who wrote it");
+    return fail(path, std::string("can't open: ") + std::strerror(e), open_advice(e));
   }
   return from_fd(fd, path);
 }

@@ -276,9 +276,8 @@ TEST(Compare, SeveralCommunicators) {
     EXPECT_EQ(one[0]["comm"], "000000000000beef");
   }
   EXPECT_EQ(text(folder).find("several runs"), std::string::npos);
-  for (const char* id : {"cafe", "xyz", "", "12345678901234567"}) {
+  for (const char* id : {"cafe", "xyz", "", " ", "0x", "12345678901234567"}) {
     const Outcome o = run_tool({"compare", folder.path(), "--comm", id});
-    if (*id == '\0') continue;
     EXPECT_EQ(o.exit_code, 2) << id;
     EXPECT_EQ(lines(o.err).size(), 1u) << o.err;
   }

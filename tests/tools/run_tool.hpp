@@ -58,24 +58,25 @@ struct Outcome {
   std::string out, err;
 };
 
-// A gradprobe process; its output goes to files, or to `stdout_path`.
+inline const std::string kClosed = "closed";
+
+// A gradprobe process; its output goes to files, or to `stdout_path` and `stderr_path`; kClosed closes them.
 class Tool {
  public:
-  explicit Tool(const std::vector<std::string>& arguments, const std::string& stdout_path = {}) {
+  explicit Tool(const std::vector<std::string>& arguments, const std::string& stdout_path = {},
+                const std::string& stderr_path = {}) {
     out_path_ = stdout_path.empty() ? folder_ / "out" : stdout_path;
     std::vector<std::string> words = {GRADPROBE_TOOL};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    const std::string err_path = folder_ / "err";
+    err_path_ = stderr_path.empty() ? folder_ / "err" : stderr_path;
     pid_ = fork();
     if (pid_ < 0) throw std::runtime_error("fork");
     if (pid_ == 0) {
-      const int out = open(out_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      const int err = open(err_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-      dup2(out, STDOUT_FILENO);
-      dup2(err, STDERR_FILENO);
+      redirect(STDOUT_FILENO, out_path_, O_APPEND);
+      redirect(STDERR_FILENO, err_path_, O_TRUNC);
       execv(argv[0], argv.data());
       _exit(127);
     }
@@ -107,14 +108,23 @@ class Tool {
     pid_ = -1;
     Outcome o;
     o.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-    if (out_path_ != "/dev/full") o.out = contents(out_path_);
-    o.err = contents(folder_ / "err");
+    if (std::filesystem::is_regular_file(out_path_)) o.out = contents(out_path_);
+    if (std::filesystem::is_regular_file(err_path_)) o.err = contents(err_path_);
     return o;
   }
 
  private:
+  static void redirect(int to, const std::string& path, int flags) {
+    if (path == kClosed) {
+      close(to);
+      return;
+    }
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
+    dup2(fd, to);
+  }
+
   TemporaryFolder folder_;
-  std::string out_path_;
+  std::string out_path_, err_path_;
   pid_t pid_ = -1;
 };
 
