@@ -26,56 +26,57 @@ class Failure : public ::testing::Test {
   }
 };
 
-// STANDIN_CUDA_FAIL is read when the stand-in starts, so each of these tests is a process of its own (see CMakeLists).
-class InjectedFailure : public Failure {
- protected:
-  // Trains a little; returns the number of all-reduces whose NCCL kernel ran.
-  int train(FakeComm* comm, const Bucket& b, CUstream stream, int steps) {
+// What a training process has. Made after the test has set its variables: the stand-in driver reads them when it
+// starts, so each of these tests is a process of its own (see CMakeLists.txt).
+struct Training {
+  RingFolder folder;
+  Device device;
+  CUstream stream = nullptr;
+  Bucket bucket{3000};
+
+  Training() { cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); }
+
+  // Returns the number of all-reduces whose NCCL kernel ran.
+  int train(FakeComm* comm, int steps) const {
     int reduced = 0;
     for (int i = 0; i < steps; i++) {
-      comm->all_reduce(b, stream);
+      comm->all_reduce(bucket, stream);
       if (cuStreamSynchronize(stream) == CUDA_SUCCESS) reduced++;
     }
     return reduced;
   }
 };
 
+using InjectedFailure = Failure;
+
 TEST_F(InjectedFailure, GateLaunchFailsInMidRun) {
   setenv("STANDIN_CUDA_FAIL", "cuLaunchKernel/gradprobe_gate:5", 1);
-  const RingFolder folder;
-  const Device device;
-  CUstream stream = nullptr;
-  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  const Bucket b(3000);
+  Training t;
   FakeComm comm;
-  EXPECT_EQ(train(&comm, b, stream, 10), 10);
+  EXPECT_EQ(t.train(&comm, 10), 10);
   comm.finalize();
   const auto log = take_log();
   EXPECT_EQ(warnings(log), 1u);
-  const auto records = folder.collectives();
+  const auto records = t.folder.collectives();
   ASSERT_EQ(records.size(), 10u);
   // The first of the five gate launches is the warm-up in init.
   for (std::size_t i = 0; i < 10; i++) {
     EXPECT_EQ(records[i].head.op, i);
     EXPECT_EQ(static_cast<Missed>(records[i].head.missed), i < 3 ? Missed::none : Missed::launch_failed) << i;
   }
-  EXPECT_EQ(folder.counters().missed[static_cast<int>(Missed::launch_failed)], 7u);
+  EXPECT_EQ(t.folder.counters().missed[static_cast<int>(Missed::launch_failed)], 7u);
 }
 
 TEST_F(InjectedFailure, MeasuringLaunchFailsAfterItsGate) {
   setenv("STANDIN_CUDA_FAIL", "cuLaunchKernel/gradprobe_measure_f32:4", 1);
-  const RingFolder folder;
-  const Device device;
-  CUstream stream = nullptr;
-  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  const Bucket b(3000);
+  Training t;
   FakeComm comm;
-  EXPECT_EQ(train(&comm, b, stream, 8), 8);
+  EXPECT_EQ(t.train(&comm, 8), 8);
   const auto begin = std::chrono::steady_clock::now();
   comm.finalize();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
   EXPECT_EQ(warnings(take_log()), 1u);
-  const auto records = folder.collectives();
+  const auto records = t.folder.collectives();
   ASSERT_EQ(records.size(), 8u);
   for (std::size_t i = 0; i < 8; i++)
     EXPECT_EQ(static_cast<Missed>(records[i].head.missed), i < 2 ? Missed::none : Missed::launch_failed) << i;
@@ -83,47 +84,35 @@ TEST_F(InjectedFailure, MeasuringLaunchFailsAfterItsGate) {
 
 TEST_F(InjectedFailure, SetUpFails) {
   setenv("STANDIN_CUDA_FAIL", "cuModuleLoadData:1", 1);
-  const RingFolder folder;
-  const Device device;
-  CUstream stream = nullptr;
-  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  const Bucket b(3000);
+  Training t;
   FakeComm comm;
   EXPECT_EQ(comm.context(), nullptr);
   EXPECT_EQ(comm.mask(), 0);
-  EXPECT_EQ(train(&comm, b, stream, 3), 3);
+  EXPECT_EQ(t.train(&comm, 3), 3);
   const auto log = take_log();
   EXPECT_EQ(warnings(log), 1u);
   EXPECT_NE(log.at(0).find("not measured"), std::string::npos);
-  EXPECT_TRUE(folder.files().empty());
+  EXPECT_TRUE(t.folder.files().empty());
 }
 
 TEST_F(InjectedFailure, WarmUpCannotBeWaitedFor) {
   setenv("STANDIN_CUDA_FAIL", "cuStreamSynchronize:1:700", 1);
-  const RingFolder folder;
-  const Device device;
-  CUstream stream = nullptr;
-  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  const Bucket b(3000);
+  Training t;
   FakeComm comm;
   EXPECT_EQ(comm.context(), nullptr);
-  EXPECT_EQ(train(&comm, b, stream, 3), 3);  // the warm-up's kernels still found their memory
+  EXPECT_EQ(t.train(&comm, 3), 3);  // the warm-up's kernels still found their memory
   EXPECT_EQ(warnings(take_log()), 1u);
 }
 
 TEST_F(InjectedFailure, LaunchBlockingIsNotGated) {
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
-  const RingFolder folder;
-  const Device device;
-  CUstream stream = nullptr;
-  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  const Bucket b(3000);
+  Training t;
   FakeComm comm;
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(train(&comm, b, stream, 20), 20);
+  EXPECT_EQ(t.train(&comm, 20), 20);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));  // 20 time-outs would be 2 s
   comm.finalize();
-  const auto records = folder.collectives();
+  const auto records = t.folder.collectives();
   ASSERT_EQ(records.size(), 20u);
   for (const Record& r : records) EXPECT_EQ(static_cast<Missed>(r.head.missed), Missed::launch_blocking);
 }
@@ -132,20 +121,16 @@ TEST_F(InjectedFailure, SerialisingToolSwitchesGatingOff) {
   // As under a debugger, launches block although no variable says so when the plugin looks.
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
   setenv("GRADPROBE_GATE_TIMEOUT", "50", 1);
-  const RingFolder folder;
-  const Device device;
+  Training t;
   unsetenv("CUDA_LAUNCH_BLOCKING");
-  CUstream stream = nullptr;
-  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  const Bucket b(3000);
   FakeComm comm;
   for (int i = 0; i < 10; i++) {
-    comm.all_reduce(b, stream);
+    comm.all_reduce(t.bucket, t.stream);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the collector's turn
   }
   comm.finalize();
   EXPECT_EQ(warnings(take_log()), 1u);
-  const LiveCounters live = folder.counters();
+  const LiveCounters live = t.folder.counters();
   EXPECT_GE(live.missed[static_cast<int>(Missed::timeout)], 1u);
   EXPECT_LE(live.missed[static_cast<int>(Missed::timeout)], 3u);
   EXPECT_GE(live.missed[static_cast<int>(Missed::switched_off)], 7u);
@@ -269,20 +254,16 @@ TEST_F(Failure, DefaultRingLeavesRoomOnASmallFileSystem) {
 }
 
 TEST_F(Failure, ForkedChildWritesNothing) {
-  const RingFolder folder;
-  const Device device;
-  CUstream stream = nullptr;
-  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  const Bucket b(3000);
+  Training t;
   FakeComm comm;
-  comm.all_reduce(b, stream);
-  cuStreamSynchronize(stream);
+  comm.all_reduce(t.bucket, t.stream);
+  cuStreamSynchronize(t.stream);
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     // What a data loader's worker might inherit and do: nothing of it may reach the parent's ring, or crash.
     void* api = comm.group_api_start();
-    void* call = comm.coll_api(api, 10, stream);
+    void* call = comm.coll_api(api, 10, t.stream);
     comm.stop(call);
     comm.finalize();
     _exit(api == nullptr && call == nullptr ? 0 : 1);
@@ -290,11 +271,11 @@ TEST_F(Failure, ForkedChildWritesNothing) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  comm.all_reduce(b, stream);
-  cuStreamSynchronize(stream);
+  comm.all_reduce(t.bucket, t.stream);
+  cuStreamSynchronize(t.stream);
   comm.finalize();
-  EXPECT_EQ(folder.collectives().size(), 2u);
-  EXPECT_EQ(folder.counters().measured, 2u);
+  EXPECT_EQ(t.folder.collectives().size(), 2u);
+  EXPECT_EQ(t.folder.counters().measured, 2u);
 }
 
 TEST_F(Failure, OldVersionsLoadAndSayWhyNothingIsMeasured) {
