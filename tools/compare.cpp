@@ -158,7 +158,11 @@ void print_summary(const Communicator& comm, const std::vector<StepComparison>& 
   }
   for (const auto& [text, count] : remarks)
     print_line("  note: " + text + (count > 1 ? fmt::format(" (and {} notes more, see --json)", count - 1) : ""));
-  if (findings.empty()) print_line("  Nothing conspicuous found.");
+  if (const std::string why = why_not_compared(comm, steps); !why.empty()) {
+    print_line("  No step compared: " + why + ".");
+  } else if (findings.empty()) {
+    print_line("  Nothing conspicuous found.");
+  }
   for (const Finding& finding : findings) print_line((finding.notable ? "  FINDING: " : "  data: ") + finding.text);
 }
 
@@ -170,6 +174,9 @@ Json summary_json(const Communicator& comm, const std::vector<StepComparison>& s
   j["nranks"] = comm.nranks;
   j["ranks"] = comm.rings.size();
   j["steps"] = s.steps;
+  j["steps_compared"] = steps_compared(steps);
+  const std::string why = why_not_compared(comm, steps);
+  j["not_compared"] = why.empty() ? Json(nullptr) : Json(why);
   j["loss_first"] = number_or_null(s.loss_first);
   j["loss_last"] = number_or_null(s.loss_last);
   j["loss_cv"] = number_or_null(s.loss_cv);
@@ -214,7 +221,6 @@ int compare(const CompareOptions& options) {
   }
   for (const std::string& note : found.notes) print_note(note);
   std::vector<Communicator> communicators = group_by_communicator(found.readers);
-  const std::vector<Finding> across = find_across(communicators);
   if (!options.comm.empty()) std::erase_if(communicators, [&](const Communicator& c) { return c.id != wanted; });
   if (communicators.empty()) {
     print_note(fmt::format("{}: no ring of communicator {}; gradprobe info lists those that are there", options.path,
@@ -222,6 +228,7 @@ int compare(const CompareOptions& options) {
     return kExitError;
   }
 
+  const std::vector<Finding> across = find_across(communicators);
   bool notable = false;
   for (const Communicator& comm : communicators) {
     const bool table = !options.json && !options.summary;
@@ -233,10 +240,13 @@ int compare(const CompareOptions& options) {
       if (table) print_row(steps.back());
       if (options.json && !options.summary) print_json(to_json(comm, steps.back()));
     }
-    const std::vector<Finding> findings = find_in(comm, steps);
+    std::vector<Finding> findings = find_in(comm, steps);
     notable = notable || std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.notable; });
-    if (options.json && options.summary) print_json(summary_json(comm, steps, findings));
     if (!options.json) print_summary(comm, steps, findings);
+    if (options.json && options.summary) {
+      findings.insert(findings.end(), across.begin(), across.end());
+      print_json(summary_json(comm, steps, findings));
+    }
   }
   if (!options.json) {
     for (const Finding& finding : across) print_line("data: " + finding.text);

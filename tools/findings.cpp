@@ -330,6 +330,33 @@ std::vector<Finding> find_in(const Communicator& comm, const std::vector<StepCom
   return findings;
 }
 
+std::size_t steps_compared(const std::vector<StepComparison>& steps) {
+  return static_cast<std::size_t>(std::count_if(steps.begin(), steps.end(), [](const StepComparison& s) {
+    return s.ranks.size() > 1 && (s.loss.count > 1 || s.norm.count > 1 || s.cosine_buckets > 0);
+  }));
+}
+
+std::string why_not_compared(const Communicator& comm, const std::vector<StepComparison>& steps) {
+  if (steps_compared(steps) > 0) return {};
+  const bool no_records =
+      std::all_of(comm.rings.begin(), comm.rings.end(), [](const RankRing& r) { return r.heads.empty(); });
+  if (no_records) return "no ring has a readable record; see gradprobe info";
+  const std::vector<std::uint64_t> known = steps_of(comm, StepRange{});
+  if (known.empty()) {
+    return "no record belongs to a known step; GRADPROBE_OPS_PER_STEP sets the number of collectives in a step";
+  }
+  if (steps.empty()) {
+    return fmt::format("none of those asked for is there; the rings have steps from {} to {}", known.front(),
+                       known.back());
+  }
+  if (comm.nranks == 1) return "the communicator has one rank";
+  if (comm.rings.size() == 1) return fmt::format("only rank {} has a ring here", comm.rings.front().rank());
+  if (std::all_of(steps.begin(), steps.end(), [](const StepComparison& s) { return s.ranks.size() == 1; })) {
+    return "no step is there on more than one rank";
+  }
+  return "no loss or gradient was measured on more than one rank in the same step; the notes and findings say why";
+}
+
 std::vector<Finding> find_across(const std::vector<Communicator>& communicators) {
   std::vector<Lifetime> lives;
   for (const Communicator& comm : communicators) lives.push_back(lifetime_of(comm));

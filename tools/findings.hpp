@@ -17,6 +17,13 @@ struct Finding {
 // About one communicator, from its rings and the steps that were compared.
 std::vector<Finding> find_in(const Communicator& comm, const std::vector<StepComparison>& steps);
 
+// Why no step could be compared between ranks; empty when at least one was. Without a comparison nothing was found, and
+// nothing was looked at.
+std::string why_not_compared(const Communicator& comm, const std::vector<StepComparison>& steps);
+
+// How many steps had a loss, a norm or a cosine on several ranks.
+std::size_t steps_compared(const std::vector<StepComparison>& steps);
+
 // About the folder as a whole.
 std::vector<Finding> find_across(const std::vector<Communicator>& communicators);
 

@@ -311,6 +311,104 @@ TEST(Compare, OtherRunsCommunicator) {
   }
   run.write(folder);
   expect_part(text(folder), "several runs seem to be mixed in this folder");
+  const auto mixed = [](const Json& summary) {
+    std::size_t n = 0;
+    for (const Json& finding : summary["findings"]) {
+      if (finding["kind"] != "mixed_runs") continue;
+      expect_part(finding["text"], "communicator 0000000000c0ffee ended before 000000000000beef began");
+      EXPECT_EQ(finding["notable"], false);
+      n++;
+    }
+    return n;
+  };
+  const auto both = compare({folder.path(), "--summary"});
+  ASSERT_EQ(both.size(), 2u);
+  for (const Json& summary : both) EXPECT_EQ(mixed(summary), 1u) << summary;
+  // One communicator was chosen, as the finding advises: nothing is mixed then.
+  for (const char* id : {"beef", "c0ffee"}) {
+    const auto one = compare({folder.path(), "--summary", "--comm", id});
+    ASSERT_EQ(one.size(), 1u);
+    EXPECT_EQ(mixed(one[0]), 0u);
+  }
+}
+
+// Folders in which no step can be compared: what is said instead of "nothing found".
+void expect_not_compared(const std::vector<std::string>& arguments, const std::string& why) {
+  std::vector<std::string> all = {"compare"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  for (const bool only_summary : {false, true}) {
+    if (only_summary) all.push_back("--summary");
+    const Outcome o = run_tool(all);
+    EXPECT_EQ(o.exit_code, 0) << o.err;
+    expect_part(o.out, "No step compared: " + why);
+    EXPECT_EQ(o.out.find("Nothing conspicuous"), std::string::npos) << o.out;
+  }
+  all.insert(all.begin() + 1, "--json");
+  const Json summary = Json::parse(run_tool(all).out);
+  EXPECT_EQ(summary["steps_compared"], 0);
+  expect_part(summary["not_compared"], why);
+}
+
+TEST(NotCompared, NoSuchSteps) {
+  TemporaryFolder folder;
+  TrainingRun(TrainingSpec{}).write(folder);
+  expect_not_compared({folder.path(), "--step", "999"},
+                      "none of those asked for is there; the rings have steps from 0 to 5");
+  expect_not_compared({folder.path(), "--step", "6:"}, "none of those asked for is there");
+}
+
+TEST(NotCompared, NoRecords) {
+  TemporaryFolder folder;
+  TrainingRun run(TrainingSpec{});
+  run.steps_of = [](std::uint32_t) { return std::uint64_t{0}; };
+  run.write(folder);
+  expect_not_compared({folder.path()}, "no ring has a readable record");
+  expect_not_compared({folder.path(), "--step", "3"}, "no ring has a readable record");
+}
+
+TEST(NotCompared, NoKnownStep) {
+  TemporaryFolder folder;
+  TrainingSpec spec;
+  spec.confirmed = false;
+  spec.steps = 1;
+  TrainingRun(spec).write(folder);
+  expect_not_compared({folder.path()}, "no record belongs to a known step");
+}
+
+TEST(NotCompared, OneRank) {
+  TemporaryFolder folder;
+  TrainingSpec spec;
+  spec.ranks = 1;
+  TrainingRun(spec).write(folder);
+  expect_not_compared({folder.path()}, "the communicator has one rank");
+  spec.claimed_ranks = 4;
+  TrainingRun(spec).write(folder);
+  expect_not_compared({folder.path()}, "only rank 0 has a ring here");
+}
+
+TEST(NotCompared, NoStepInCommon) {
+  TemporaryFolder folder;
+  TrainingRun run(TrainingSpec{});
+  run.steps_of = [](std::uint32_t rank) { return rank == 0 ? std::uint64_t{6} : std::uint64_t{2}; };
+  run.write(folder);
+  expect_not_compared({folder.path(), "--step", "3:"}, "no step is there on more than one rank");
+}
+
+TEST(NotCompared, NothingMeasured) {
+  TemporaryFolder folder;
+  TrainingRun run(TrainingSpec{});
+  run.change = [](std::uint32_t, RecordHead& head) { head.missed = 4; };
+  run.write(folder);
+  expect_not_compared({folder.path()}, "no loss or gradient was measured on more than one rank");
+}
+
+TEST(NotCompared, OtherwiseSteps) {
+  TemporaryFolder folder;
+  TrainingRun(TrainingSpec{}).write(folder);
+  const auto summary = compare({folder.path(), "--summary"});
+  EXPECT_EQ(summary.at(0)["steps_compared"], 6);
+  EXPECT_TRUE(summary.at(0)["not_compared"].is_null());
+  EXPECT_EQ(text(folder).find("No step compared"), std::string::npos);
 }
 
 TEST(Compare, DamagedHeaderNumbersAreHarmless) {
