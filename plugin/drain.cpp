@@ -235,9 +235,11 @@ void Drain::count_uncounted() {
   }
 }
 
+bool Drain::settled() const { return freed_ == tables_.slots_opened.load(std::memory_order_acquire); }
+
 bool Drain::quiescent() const {
-  const std::uint64_t opened = tables_.slots_opened.load(std::memory_order_acquire);
-  if (freed_ != opened) return false;
+  if (!settled()) return false;
+  // After a refused launch the gate before it may still run.
   for (std::uint32_t i = 0; i < kDirectSlots; i++)
     if (tables_.slots[i].failed.load() && tables_.slots[i].launched.load()) return false;
   return true;

@@ -25,7 +25,9 @@ class Drain {
   // Handles what is there. True when there was something.
   bool poll();
 
-  // True when every gate that was launched has finished and its results are read.
+  // True when nothing more is to be expected: every launch has an outcome.
+  bool settled() const;
+  // True when besides no kernel of this communicator can still be running.
   bool quiescent() const;
 
   // After Communicator::give_up_all(): what is still open is missed; finishes the last step and the ring.

@@ -186,7 +186,7 @@ void Process::wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock) 
   auto deadline = Clock::now() + patience;
   while (Clock::now() < deadline) {
     if (entry->drain->poll()) deadline = Clock::now() + patience;
-    if (entry->drain->quiescent()) return;
+    if (entry->drain->settled()) return;
     wake_.wait_for(*lock, kShortestSleep * 4);
   }
 }

@@ -60,6 +60,8 @@ fi
 export NCCL_PROFILER_PLUGIN=$plugin
 # Room for the whole run: 7 records a step of about 4.4 KB each, and some more.
 export GRADPROBE_RING_MB=$((steps / 20 + 2))
+# The stand-in's device is never behind the host, so on a loaded machine a gate can wait for a host thread's turn.
+if [[ $gpu == no ]]; then export GRADPROBE_GATE_TIMEOUT=${GRADPROBE_GATE_TIMEOUT:-5000}; fi
 
 training() { # folder, what it is, options: one run; its messages are shown when it fails
   local name=$1 title=$2 log=$out/$1.log status=0 began=$SECONDS

@@ -100,8 +100,11 @@ Outcome train(const std::vector<std::string>& arguments, const Environment& extr
 }
 
 Outcome train_measured(const std::vector<std::string>& arguments, const std::string& rings, const Environment& extra) {
-  Environment environment = {
-      {"NCCL_PROFILER_PLUGIN", GRADPROBE_PLUGIN}, {"GRADPROBE_DIR", rings}, {"GRADPROBE_RING_MB", "4"}};
+  // The stand-in's device is never behind the host, so on a loaded machine a gate can wait for a host thread's turn.
+  Environment environment = {{"NCCL_PROFILER_PLUGIN", GRADPROBE_PLUGIN},
+                             {"GRADPROBE_DIR", rings},
+                             {"GRADPROBE_RING_MB", "4"},
+                             {"GRADPROBE_GATE_TIMEOUT", "5000"}};
   for (const auto& [name, value] : extra) environment[name] = value;
   return train(arguments, environment);
 }

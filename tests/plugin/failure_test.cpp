@@ -110,7 +110,7 @@ TEST_F(InjectedFailure, LaunchBlockingIsNotGated) {
   FakeComm comm;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(t.train(&comm, 20), 20);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));  // 20 time-outs would be 2 s
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));  // 20 time-outs would be 100 s
   comm.finalize();
   const auto records = t.folder.collectives();
   ASSERT_EQ(records.size(), 20u);
@@ -120,20 +120,23 @@ TEST_F(InjectedFailure, LaunchBlockingIsNotGated) {
 TEST_F(InjectedFailure, SerialisingToolSwitchesGatingOff) {
   // As under a debugger, launches block although no variable says so when the plugin looks.
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
-  setenv("GRADPROBE_GATE_TIMEOUT", "50", 1);
   Training t;
+  setenv("GRADPROBE_GATE_TIMEOUT", "50", 1);
   unsetenv("CUDA_LAUNCH_BLOCKING");
   FakeComm comm;
-  for (int i = 0; i < 10; i++) {
+  const auto missed = [&](Missed reason) { return t.folder.counters().missed[static_cast<int>(reason)]; };
+  // The collector sees the first time-out and switches off; how many launches come before that is its thread's luck.
+  std::uint64_t launches = 0;
+  while (missed(Missed::switched_off) == 0 && launches < 100) {
     comm.all_reduce(t.bucket, t.stream);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the collector's turn
+    launches++;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   comm.finalize();
   EXPECT_EQ(warnings(take_log()), 1u);
-  const LiveCounters live = t.folder.counters();
-  EXPECT_GE(live.missed[static_cast<int>(Missed::timeout)], 1u);
-  EXPECT_LE(live.missed[static_cast<int>(Missed::timeout)], 3u);
-  EXPECT_GE(live.missed[static_cast<int>(Missed::switched_off)], 7u);
+  EXPECT_GE(missed(Missed::timeout), 1u);
+  EXPECT_GE(missed(Missed::switched_off), 1u);
+  EXPECT_EQ(missed(Missed::timeout) + missed(Missed::switched_off), launches);
 }
 
 TEST_F(Failure, FolderCannotBeWritten) {
