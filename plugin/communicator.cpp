@@ -244,7 +244,6 @@ std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
   slot.entries.store(0, std::memory_order_relaxed);
   slot.batch = b->serial;
   slot.launched.store(false, std::memory_order_relaxed);
-  slot.slow_launch.store(false, std::memory_order_relaxed);
   slot.failed.store(false, std::memory_order_relaxed);
   gate::GateSlot& shared = channel_->slot(index);
   shared.entries = 0;
@@ -362,7 +361,7 @@ void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uin
     channel_->retain_by_graph(cuda_stream, token.opaque(), graph_gone_);
   }
   lock->lock();
-  if (slow && !captured) slot.slow_launch.store(true, std::memory_order_relaxed);
+  if (slow && !captured) switch_off_if_launches_block(index);
   if (result == CUDA_SUCCESS) return;
   slot.failed.store(true, std::memory_order_release);
   if (!gated) slot.launched.store(false, std::memory_order_release);
@@ -373,6 +372,17 @@ void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uin
   launch_failed_ = true;
   log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
             identity_.rank, channel_->error_name(result).c_str());
+}
+
+void Communicator::switch_off_if_launches_block(std::uint32_t index) {
+  // The gate has ended within the call that launched it, without its slot: the call waits for the kernel, so the host
+  // could never have told the buffers, and every further launch would cost a time-out.
+  const bool ended = std::atomic_ref<std::uint32_t>(channel_->slot(index).runs).load(std::memory_order_acquire) > 0;
+  if (!ended || tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::open) return;
+  if (switched_off_->exchange(true)) return;
+  log_.warn(
+      "kernel launches of this process block until the kernel ends (a debugger or another profiler?): measuring is "
+      "switched off for the whole process");
 }
 
 void Communicator::kernel_launch_stop() {

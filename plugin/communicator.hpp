@@ -96,6 +96,7 @@ class Communicator {
   void cancel(std::uint32_t slot);
   MeasurePlan plan(const Batch& b);
   Missed reason_not_to_gate(const Batch& b) const;
+  void switch_off_if_launches_block(std::uint32_t slot);
   void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);
 
   const CommunicatorId id_;

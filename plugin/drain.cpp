@@ -6,13 +6,11 @@
 
 namespace gradprobe {
 
-Drain::Drain(Communicator* communicator, std::unique_ptr<RingWriter> ring, const Config& config,
-             std::atomic<bool>* switched_off)
+Drain::Drain(Communicator* communicator, std::unique_ptr<RingWriter> ring, const Config& config)
     : communicator_(communicator),
       tables_(communicator->tables()),
       channel_(communicator->channel()),
       ring_(std::move(ring)),
-      switched_off_(switched_off),
       folder_(ring_.get(), config.sketch_floats, config.ops_per_step) {}
 
 bool Drain::poll() {
@@ -81,12 +79,6 @@ void Drain::take_slot_status(const gate::Result& result) {
   view.busy |= result.status == gate::kBusy;
   view.invalid |= result.status == gate::kInvalid;
   ring_->count_gate_wait(result.gate_wait_ns);
-  if (result.status == gate::kTimedOut && slot.slow_launch.load(std::memory_order_relaxed) &&
-      !switched_off_->exchange(true)) {
-    communicator_->log().warn(
-        "kernel launches of this process block until the kernel ends (a debugger or another profiler?): measuring is "
-        "switched off for the whole process");
-  }
   // A captured slot's entries stay for later replays; this replay's are missed.
   if (result.slot >= kDirectSlots) {
     const Missed reason = view.busy ? Missed::busy : view.timed_out ? Missed::timeout : Missed::ambiguous;
@@ -235,7 +227,9 @@ void Drain::count_uncounted() {
   }
 }
 
-bool Drain::settled() const { return freed_ == tables_.slots_opened.load(std::memory_order_acquire); }
+bool Drain::settled() const {
+  return freed_ == tables_.slots_opened.load(std::memory_order_acquire);
+}
 
 bool Drain::quiescent() const {
   if (!settled()) return false;

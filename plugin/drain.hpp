@@ -3,7 +3,6 @@
 // results are read from memory, so this is safe while CUDA is being torn down.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -19,8 +18,7 @@ namespace gradprobe {
 
 class Drain {
  public:
-  Drain(Communicator* communicator, std::unique_ptr<RingWriter> ring, const Config& config,
-        std::atomic<bool>* switched_off);
+  Drain(Communicator* communicator, std::unique_ptr<RingWriter> ring, const Config& config);
 
   // Handles what is there. True when there was something.
   bool poll();
@@ -65,7 +63,6 @@ class Drain {
   OpTables& tables_;
   GateChannel& channel_;
   std::unique_ptr<RingWriter> ring_;
-  std::atomic<bool>* switched_off_;
   StepFolder folder_;
   std::unique_ptr<SlotView[]> views_ = std::make_unique<SlotView[]>(kSlots);
   std::map<std::uint64_t, Held> held_;  // measured direct ops behind one that is still open, by ordinal

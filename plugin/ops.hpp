@@ -58,7 +58,6 @@ enum class SlotState : std::uint32_t {
 struct Slot {
   std::atomic<SlotState> state{SlotState::free};
   std::atomic<bool> launched{false};        // the gate runs or will: wait for the device before reuse
-  std::atomic<bool> slow_launch{false};     // the launch call took about as long as the gate's time-out
   std::atomic<bool> graph_released{false};  // captured: no graph can run it any more
   std::atomic<bool> failed{false};          // a kernel of the launch was refused
   std::uint32_t first_entry = 0, capacity = 0;

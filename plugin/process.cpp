@@ -117,7 +117,7 @@ void* Process::open(const InitCall& call, int* mask) {
   entry->communicator =
       std::make_unique<Communicator>(id, CommunicatorIdentity{call.comm_id, call.rank, call.nranks}, config,
                                      std::move(channel), log, &switched_off_, &Process::graph_gone);
-  entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config, &switched_off_);
+  entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config);
   open_++;
   entry->live.store(entry->communicator.get(), std::memory_order_release);
   wake_.notify_all();

@@ -2,6 +2,7 @@
 #include <gradprobe/dispersion.hpp>
 #include <gradprobe/estimators.hpp>
 
+#include <ostream>
 #include <random>
 
 #include "reference_sketch.hpp"
@@ -92,6 +93,9 @@ struct Case {
   std::size_t buckets;
   std::uint32_t k;
 };
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << "shape " << static_cast<int>(c.shape) << ", common " << c.common << ", " << c.buckets << " buckets, k " << c.k;
+}
 
 class Coverage : public testing::TestWithParam<Case> {};
 

@@ -30,6 +30,9 @@ struct Case {
   int plugin;
   const char* abi;
 };
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << "NCCL " << c.version << ", plugin up to v" << c.plugin << ": " << c.abi;
+}
 class Struct : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(NewestThatBothKnow, Struct,
                          testing::Values(Case{"2.23.4", 6, "v1"}, Case{"2.24.3", 6, "v2"}, Case{"2.25.1", 6, "v2"},
