@@ -94,7 +94,8 @@ struct Case {
   std::uint32_t k;
 };
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << "shape " << static_cast<int>(c.shape) << ", common " << c.common << ", " << c.buckets << " buckets, k " << c.k;
+  *out << "shape " << static_cast<int>(c.shape) << ", common " << c.common << ", " << c.buckets << " buckets, k "
+       << c.k;
 }
 
 class Coverage : public testing::TestWithParam<Case> {};

@@ -15,7 +15,9 @@ struct Type {
   const ref::Format* format;  // small floats only
   bool integer, is_signed;
 };
-void PrintTo(const Type& t, std::ostream* out) { *out << "ncclDataType_t " << static_cast<int>(t.id); }
+void PrintTo(const Type& t, std::ostream* out) {
+  *out << "ncclDataType_t " << static_cast<int>(t.id);
+}
 const Type kTypes[] = {
     {ncclInt8, 1, nullptr, true, true},
     {ncclUint8, 1, nullptr, true, false},
