@@ -137,7 +137,7 @@ void Drain::take(const gate::Result& result) {
     sketch = GateChannel::sketch(result);
   }
   ring_->count_measured(1);
-  ring_->count_gate_wait(result.gate_wait_ns);
+  if (result.entry == 0) ring_->count_gate_wait(result.gate_wait_ns);  // one wait, whatever number of entries
   Held held{record, {}};
   if (sketch != nullptr) held.sketch.assign(sketch, sketch + result.sketch_floats);
   if (op.captured) {

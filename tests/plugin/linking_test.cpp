@@ -86,6 +86,7 @@ TEST_F(Linking, GroupWithCollsInAnotherOrderThanTheCalls) {
   std::map<std::uint64_t, Record> by_op;
   for (const Record& r : folder_.collectives()) by_op[r.head.op] = r;
   ASSERT_EQ(by_op.size(), 3u);
+  EXPECT_EQ(folder_.counters().gated_ns, by_op[0].head.collective.gate_wait_ns);  // one gate waited once
   expect_measured(by_op[0], small);
   expect_measured(by_op[1], large);
   expect_measured(by_op[2], middle);
