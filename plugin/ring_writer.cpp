@@ -238,14 +238,15 @@ void RingWriter::write(RecordHead head, const float* sketch) {
   constexpr std::size_t kCrcAt = offsetof(RecordHead, crc);
   constexpr std::size_t kPayloadAt = offsetof(RecordHead, kind);
   head.time_ns = realtime_ns();
-  if (sketch != nullptr && sketch_floats_ != 0) head.flags |= kFlagSketchPresent;
+  const bool sketched = sketch != nullptr && sketch_floats_ != 0;
+  if (sketched) head.flags |= kFlagSketchPresent;
 
   auto* before = reinterpret_cast<std::uint64_t*>(slot);
   auto* after = before + 1;
   std::atomic_ref<std::uint64_t>(*before).store(stamp, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(slot + kPayloadAt, reinterpret_cast<const unsigned char*>(&head) + kPayloadAt, sizeof head - kPayloadAt);
-  if ((head.flags & kFlagSketchPresent) != 0)
+  if (sketched)
     std::memcpy(slot + sizeof head, sketch, sketch_bytes);
   else
     std::memset(slot + sizeof head, 0, sketch_bytes);
