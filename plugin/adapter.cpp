@@ -1,6 +1,7 @@
 #include "adapter.hpp"
 
 #include <exception>
+#include <string>
 #include <utility>
 
 namespace gradprobe {
@@ -82,21 +83,20 @@ nccl::Result init_with_identity(std::uint32_t profiler_abi, void** context, std:
 }
 
 nccl::Result init_unsupported(std::uint32_t profiler_abi, void** context, int* mask, NcclLogger logger,
-                              int rank) noexcept {
+                              std::optional<int> rank) noexcept {
   *context = nullptr;
   *mask = 0;
   static std::atomic<bool> said{false};
-  if (!said.exchange(true)) {
-    try {
-      Log(logger, read_config().log)
-          .warn(
-              "rank %d: nothing is measured: this NCCL (profiler v%u) tells a collective's buffers only after its "
-              "launch; "
-              "NCCL 2.28 or newer is needed",
-              rank, profiler_abi);
-    } catch (const std::exception&) {
-      // No memory for a message: there is nothing to tell either.
-    }
+  if (said.exchange(true)) return nccl::kSuccess;
+  try {
+    const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
+    Log(logger, read_config().log)
+        .warn(
+            "%snothing is measured: this NCCL (profiler v%u) tells a collective's buffers only after its launch; NCCL "
+            "2.28 or newer is needed",
+            who.c_str(), profiler_abi);
+  } catch (const std::exception&) {
+    // No memory for a message: there is nothing to tell either.
   }
   return nccl::kSuccess;
 }

@@ -4,6 +4,7 @@
 
 #include <gradprobe/ring_format.hpp>
 
+#include <optional>
 #include <string_view>
 
 #include "nccl_types.hpp"
@@ -53,9 +54,9 @@ nccl::Result finalize(void* context) noexcept;
 nccl::Result init_with_identity(std::uint32_t profiler_abi, void** context, std::uint64_t comm_id, int* mask,
                                 const char* comm_name, int nnodes, int nranks, int rank, NcclLogger logger) noexcept;
 
-// For NCCL releases whose events come too late to measure: says so once, asks for no events.
+// For NCCL releases whose events come too late to measure: says so once, asks for no events. Some tell no rank.
 nccl::Result init_unsupported(std::uint32_t profiler_abi, void** context, int* mask, NcclLogger logger,
-                              int rank) noexcept;
+                              std::optional<int> rank) noexcept;
 nccl::Result start_nothing(void* context, void** handle, void* descriptor) noexcept;
 
 }  // namespace gradprobe

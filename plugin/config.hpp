@@ -52,7 +52,8 @@ struct Config {
   std::uint64_t ops_per_step = 0;
 
   // GRADPROBE_LOG (auto, nccl, stderr or off, default auto): where messages go. nccl: NCCL's logger, which prints what
-  // NCCL_DEBUG allows. auto: the same, but while NCCL_DEBUG is not set, warnings (and rank 0's banner) go to stderr.
+  // NCCL_DEBUG allows. auto: the same, but while NCCL_DEBUG is not set, warnings and rank 0's banner and summary go to
+  // stderr.
   LogTarget log = LogTarget::automatic;
 
   // CUDA_LAUNCH_BLOCKING (CUDA's own): launches return when the kernel has ended, so nothing can be gated.

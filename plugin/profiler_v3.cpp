@@ -7,7 +7,7 @@ using namespace gradprobe;
 
 // This version tells init neither the rank nor a logger.
 nccl::Result init(void** context, int* mask) {
-  return init_unsupported(3, context, mask, nullptr, 0);
+  return init_unsupported(3, context, mask, nullptr, std::nullopt);
 }
 
 struct Profiler {

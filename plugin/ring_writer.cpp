@@ -94,7 +94,9 @@ std::string reason(const std::string& path, const char* what, int error) {
   std::string advice;
   switch (error) {
     case ENOSPC:
-      advice = "free space there, or set GRADPROBE_DIR or a smaller GRADPROBE_RING_MB";
+      advice =
+          "free space there, or set GRADPROBE_DIR to a file system with room for a ring (GRADPROBE_RING_MB, at least "
+          "1)";
       break;
     case EACCES:
     case EPERM:

@@ -50,9 +50,11 @@ inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, st
   const AssignedStep known = steps[ops[anchor].record];
   const std::size_t period = known.ops_per_step;
   if (period == 0) return;
-  std::size_t first = anchor;  // ops[first, anchor) continue the pattern backwards
-  while (first > begin && ops[first].joined && first - 1 + period < ops.size() &&
-         ops[first - 1].signature == ops[first - 1 + period].signature) {
+  // ops[first, anchor) continue the pattern backwards. The writer confirms a period only after at least a whole one has
+  // repeated, so the ops nearest to the anchor belong to it even where the ring holds nothing a period later yet.
+  std::size_t first = anchor;
+  while (first > begin && ops[first].joined &&
+         (first - 1 + period >= ops.size() || ops[first - 1].signature == ops[first - 1 + period].signature)) {
     first--;
   }
   std::uint64_t step = known.step;

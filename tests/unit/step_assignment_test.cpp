@@ -46,6 +46,25 @@ TEST(StepAssignment, AgreesWithTheCollector) {
   }
 }
 
+// A ring may end at any op, also at the very one that confirmed the period, or within the step after it.
+TEST(StepAssignment, WhateverTheLengthOfTheRing) {
+  for (const std::string pattern : {"L", "AL", "ABCL", "ABCDEL", "ABCDEFGHIJKMNOPQRSTL"}) {
+    for (const std::string first : {"", "XYL"}) {
+      if (!first.empty() && pattern.size() < 4) continue;  // the prefix would be longer than two periods
+      const std::string whole = first + times(pattern, 60 / static_cast<int>(pattern.size()) + 6);
+      const std::size_t shortest = first.size() + 2 * pattern.size();
+      for (std::size_t length = shortest; length <= whole.size(); length++) {
+        const auto steps = assign_steps(records_of(whole.substr(0, length)));
+        for (std::size_t i = 0; i < length; i++) {
+          const std::uint64_t base = first.empty() ? 0 : 1;
+          const std::uint64_t expected = i < first.size() ? 0 : base + (i - first.size()) / pattern.size();
+          ASSERT_EQ(steps[i].step, expected) << first << "+" << pattern << ", op " << i << " of " << length;
+        }
+      }
+    }
+  }
+}
+
 TEST(StepAssignment, HindsightWhenNothingWasConfirmed) {
   for (const std::string first : {"", "XYL", "XL"}) {
     for (const int n : {2, 3, 7}) {
