@@ -1,20 +1,24 @@
 // What the plugin (host) and the kernels (device) share: layouts in pinned, mapped host memory and in device memory.
 // Private to one build of the plugin: the kernels are embedded in it, so nothing here is versioned.
 //
-// One GateControl, one slot table, one entry arena and one result ring belong to each communicator.
+// One GateControl, one slot table, one entry arena, one result ring and one ChannelState belong to each communicator,
+// and a few workspaces, one for each stream that it uses.
 //
 //   host (callbacks)                          device (stream order)
 //   ----------------                          ---------------------
 //   KernelLaunch start: choose a slot,
-//     state = open, launch gate + measure ->  gate: waits until slot.state != open, or the time-out
-//   Coll start: fill entries
-//   Group stop: state = published (release)   gate: copies the entries to the workspace, measures the raw entries
-//                                             measure kernels (one per datatype present): sketch every bucket entry
+//     state = open, launch the input pass ->  the first CTA to arrive (the leader) waits until slot.state != open, or
+//   Coll start: fill entries                  the time-out, takes the workspace and lists the buckets;
+//   Group stop: state = published (release)   the other CTAs wait for its decision, then all measure;
 //                                             last CTA of each entry: Result -> ring, seq (release, system scope)
-//   collector: reads results, advances        end of the last entry: slot.runs = run (release, system scope)
-//     control.consumed
+//                                             last CTA to leave: slot.runs = run (release, system scope)
+//                                             NCCL's kernel
+//   KernelLaunch stop: launch result pass ->  the same over the outputs of the same entries, without waiting for the
+//   collector: reads results, advances        host: only where the input pass of this run has measured;
+//     control.consumed                        last CTA to leave: slot.result_runs += 1
 //
-// The results of one run's entries come in any order (Result::entry names them); slot.runs follows the last of them.
+// A pass is one kernel launch. No CTA ever waits for one that may not have started: the leader is by definition the
+// first that did. Results of a run's entries come in any order (Result::entry names them); slot.runs follows them all.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +26,14 @@
 namespace gradprobe::gate {
 
 inline constexpr std::uint32_t kMaxEntries = 4096;                  // entries of one slot
-inline constexpr std::uint32_t kMaxCtas = 256;                      // CTAs of one measuring launch
-inline constexpr std::uint32_t kThreads = 512;                      // threads of a measuring CTA
+inline constexpr std::uint32_t kMaxCtas = 256;                      // CTAs of one pass
+inline constexpr std::uint32_t kThreads = 512;                      // threads of a CTA
 inline constexpr std::uint32_t kSuperrow = 16384;                   // elements whose permutation is drawn together
 inline constexpr std::uint32_t kRegisterSketch = 2048;              // K: register positions, folded to k at the end
-inline constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 45;  // elements of one entry; more is kInvalid
-// A run that has held the workspace for so long lost its measuring kernel (a launch that failed): the next run takes
-// the workspace over. Measuring takes milliseconds.
-inline constexpr std::uint64_t kLostRunNs = 60'000'000'000;
-inline constexpr std::uint32_t kMaxRawCount = 8;  // elements of a kRaw entry; more is kInvalid
+inline constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 40;  // elements of one entry; more is kInvalid
+inline constexpr std::uint32_t kMaxRawCount = 8;                    // elements of a kRaw entry; more is kInvalid
+// A bucket of fewer elements than this is measured by one CTA: it is done before several could be brought together.
+inline constexpr std::uint64_t kSmallCount = 65536;
 
 enum SlotState : std::uint32_t {
   kSlotOpen = 0,       // the gate waits
@@ -39,37 +42,46 @@ enum SlotState : std::uint32_t {
 };
 
 enum EntryMode : std::uint16_t {
-  kBucket = 0,  // norm, counts, sketch: by the measuring kernel of the datatype
-  kRaw = 1,     // count <= 8: the gate copies the bytes into Result::raw and measures nothing
+  kBucket = 0,  // norm, counts, sketch
+  kRaw = 1,     // count <= 8: the leader copies the bytes into Result::raw; norm and counts, no sketch
 };
 
 enum ResultStatus : std::uint32_t {
   kMeasured = 0,
   kTimedOut = 1,  // the slot as a whole: entry = 0, no measurement
-  kBusy = 2,      // the slot as a whole: an earlier measurement holds the workspace
+  kBusy = 2,      // the slot as a whole: another measurement holds the stream's workspace
   kInvalid = 3,   // an entry (or, with more than kMaxEntries entries, the slot) that makes no sense: not read
 };
 
-// One collective's input. Written by the host before the slot is published. 32 bytes.
+// What a launch measures.
+enum Pass : std::uint32_t {
+  kInputPass = 0,
+  kResultPass = 1,
+};
+
+// One collective. Written by the host before the slot is published. 48 bytes.
 struct GateEntry {
-  std::uint64_t input;    // device address, aligned to the element
-  std::uint64_t count;    // elements, >= 1
-  std::uint64_t key;      // base of the sketch key: the run's key is run_key(key, run)
-  std::uint8_t datatype;  // gradprobe::Datatype
+  std::uint64_t input;         // device address, aligned to the element
+  std::uint64_t count;         // elements of the input, >= 1
+  std::uint64_t output;        // device address of the result; 0: this rank gets none, or it isn't wanted
+  std::uint64_t output_count;  // elements of the result (reduce-scatter: this rank's shard)
+  std::uint64_t key;           // base of the sketch key: the run's key is run_key(key, run)
+  std::uint8_t datatype;       // gradprobe::Datatype
   std::uint8_t reserved;
   std::uint16_t mode;  // EntryMode
   std::uint32_t reserved2;
 };
-static_assert(sizeof(GateEntry) == 32);
+static_assert(sizeof(GateEntry) == 48);
 
 // Pinned host memory. 64 bytes.
 struct alignas(64) GateSlot {
   std::uint32_t state;        // SlotState; polled by the gate with ld.acquire.sys
   std::uint32_t entries;      // valid once published
   std::uint32_t first_entry;  // index into the entry arena
-  std::uint32_t runs;         // device: runs finished (measured, timed out or busy); st.release.sys
+  std::uint32_t runs;         // device: input passes finished (measured, timed out or busy); st.release.sys
+  std::uint32_t result_runs;  // device: result passes finished; st.release.sys
   std::uint32_t dropped;      // device: results of this slot that found the ring full, over all runs
-  std::uint32_t reserved[11];
+  std::uint32_t reserved[10];
 };
 static_assert(sizeof(GateSlot) == 64);
 
@@ -98,7 +110,10 @@ struct alignas(64) Result {
   std::uint64_t gate_wait_ns;
   std::uint64_t key;      // run_key: what the sketch was made with
   unsigned char raw[64];  // kRaw
-  std::uint64_t reserved[2];
+  std::uint64_t
+      fingerprint;       // result pass: sum modulo 2^64 of the buffer's 32-bit words, the last filled up with zeros
+  std::uint32_t launch;  // GateParams::launch
+  std::uint32_t pass;    // GateParams::pass
   // float sketch[k] follows
 };
 static_assert(sizeof(Result) == 192);
@@ -121,14 +136,22 @@ constexpr std::uint64_t run_key(std::uint64_t key, std::uint32_t run) {
   return mix64(key ^ mix64(run));
 }
 
-// Datatypes that a measuring kernel exists for: the index of their lists in the workspace.
-inline constexpr std::uint32_t kMeasuredTypes = 3;
-enum MeasuredType : std::uint32_t { kTypeF32 = 0, kTypeBf16 = 1, kTypeF16 = 2, kTypeNone = 3 };
+// Datatypes that can be measured.
+enum MeasuredType : std::uint32_t {
+  kTypeF64,
+  kTypeF32,
+  kTypeF16,
+  kTypeBf16,
+  kTypeF8E4m3,
+  kTypeF8E5m2,
+  kMeasuredTypes,
+  kTypeNone = kMeasuredTypes
+};
 
-// How CTAs share a measuring launch: the buckets of a datatype, one after another, are one row of units (a unit is
-// what a CTA works on at a time, see unit_elements); of G CTAs, CTA c takes units [U*c/G, U*(c+1)/G). So a CTA holds
-// at most two buckets that other CTAs work on as well, its first ("head") and its last ("tail"), and each of them has
-// its own place for a partial result: no place is written twice in a launch, and no CTA ever waits for another.
+// How CTAs share a pass: its buckets, one after another, are one row of units (a unit is what a CTA works on at a time,
+// see bucket_units); of G CTAs, CTA c takes units [U*c/G, U*(c+1)/G). So a CTA holds at most two buckets that other
+// CTAs work on as well, its first ("head") and its last ("tail"), and each of them has its own place for a partial
+// result: no place is written twice in a pass, and no CTA ever waits for another's part.
 //
 // A bucket that several CTAs share is reduced in two levels. Blocks of 16 neighbouring CTAs are fixed; the last CTA
 // to arrive of the bucket's CTAs in one block adds their partials in the order of the CTAs; the last block to arrive
@@ -136,115 +159,136 @@ enum MeasuredType : std::uint32_t { kTypeF32 = 0, kTypeBf16 = 1, kTypeF16 = 2, k
 inline constexpr std::uint32_t kBlockCtas = 16;
 inline constexpr std::uint32_t kBlocks = kMaxCtas / kBlockCtas;
 
-// Device memory, zeroed once. Offsets of the parts behind it: workspace_layout(k).
+// Device memory, zeroed once: where the runs of one slot stand in one pass. Arrivals and departures are counted over
+// all of them; a launch knows how many came before it (GateParams::first_arrival), so of its G CTAs the first to
+// arrive is role 0, the leader, and the last to depart ends the run. Replays of a graph continue the count. The leader
+// of a run waits until all CTAs of the run before have departed, so nobody's decision is overwritten.
+struct alignas(64) SlotRun {
+  std::uint64_t arrived, departed;
+  std::uint64_t decided;  // the arrival number of the leader whose decision this is, plus 1; st.release.gpu
+  std::uint64_t units;    // of all buckets
+  std::uint64_t wait_ns;  // that the leader waited for the host
+  std::uint32_t buckets;
+  std::uint32_t run;           // what Result::run says
+  std::uint32_t measured_run;  // the last run that was measured; 0: none
+  std::uint32_t outcome;       // of the leader
+};
+static_assert(sizeof(SlotRun) == 64);
+struct SlotRuns {
+  SlotRun input, result;
+};
+
+// Device memory, zeroed once. SlotRuns of every slot follow.
+struct alignas(256) ChannelState {
+  std::uint64_t results;        // results reserved in the ring so far
+  std::uint64_t consumed_seen;  // GateControl::consumed when it was last read
+};
+
+// Device memory, zeroed once. Offsets of the parts behind it: workspace_layout(k, ctas).
 struct alignas(256) WorkspaceHead {
-  std::uint64_t busy_since;    // %globaltimer when a run took the workspace, 0: it is free
-  std::uint64_t owner;         // launch_owner() of the run whose buckets are listed, 0: none
-  std::uint32_t run;           // of that owner
-  std::uint32_t entries;       // of that run
-  std::uint32_t entries_done;  // entries with a result (or a dropped one) so far
+  std::uint32_t taken;  // 1: a run holds the workspace
   std::uint32_t reserved;
-  std::uint64_t results;        // results written to the ring so far: next index
-  std::uint64_t consumed_seen;  // control.consumed as last read
-  std::uint64_t gate_wait_ns;
-  std::uint64_t units[kMeasuredTypes];
-  std::uint32_t buckets[kMeasuredTypes];
-  std::uint32_t reserved2;
   std::uint32_t cta_tickets[2 * kMaxCtas];  // of the bucket's first CTA in a block: head 2c, tail 2c + 1
   std::uint32_t block_tickets[kBlocks];     // of the block in which the bucket begins; all wrap to 0 by atomicInc
 };
 static_assert(sizeof(WorkspaceHead) == 2304);
 
-// A bucket entry as the gate lists it for the measuring kernel of its datatype.
+// A bucket as the leader lists it.
 struct Bucket {
-  std::uint64_t input;
+  std::uint64_t address;
   std::uint64_t count;
   std::uint64_t first_unit;
-  std::uint64_t key;    // run_key
-  std::uint32_t entry;  // index in the slot
-  std::uint32_t reserved[3];
+  std::uint64_t key;       // run_key
+  std::uint32_t entry;     // index in the slot
+  std::uint32_t datatype;  // MeasuredType
 };
-static_assert(sizeof(Bucket) == 48);
+static_assert(sizeof(Bucket) == 40);
 
 // Scalars of one CTA's or one block's part of a bucket.
 struct PartialScalars {
   double sum_squares;
+  double max_abs;  // over the finite elements
   std::uint64_t nan_count, inf_count, zero_count, first_nonfinite;
+  std::uint64_t words;     // sum of 32-bit words: the fingerprint
   std::uint64_t start_ns;  // earliest
-  std::uint32_t max_bits;  // |x| as the bits of a float32
-  std::uint32_t reserved;
 };
-static_assert(sizeof(PartialScalars) == 56);
+static_assert(sizeof(PartialScalars) == 64);
 
 // Parameters of every kernel, by value.
 struct GateParams {
-  GateSlot* slot;            // mapped
-  const GateEntry* arena;    // mapped: entries of all slots
-  GateControl* control;      // mapped
-  unsigned char* results;    // mapped
-  WorkspaceHead* workspace;  // device
+  GateSlot* slot;               // mapped
+  const GateEntry* arena;       // mapped: entries of all slots
+  GateControl* control;         // mapped
+  unsigned char* results;       // mapped
+  ChannelState* channel;        // device
+  SlotRuns* slot_runs;          // device: the slot's
+  WorkspaceHead* workspace;     // device: the stream's
+  std::uint64_t first_arrival;  // CTAs of all earlier launches of this slot and pass; captured launches: 0
   std::uint64_t timeout_ns;
   std::uint32_t slot_index;
   std::uint32_t result_capacity;
-  std::uint32_t sketch_floats;  // k: 0, 256, 512, 1024, 2048
-  std::uint32_t flags;          // kCountZeros
-  std::uint32_t launch;         // differs between the launches of a communicator; a graph's replays share it
-  std::uint32_t reserved;
+  std::uint32_t sketch_floats;   // k: 0, 256, 512, 1024, 2048, 4096
+  std::uint32_t workspace_ctas;  // that the workspace is laid out for: at least those of the launch
+  std::uint32_t flags;           // kCountZeros
+  std::uint32_t launch;          // comes back in Result::launch
+  std::uint32_t pass;            // Pass
+  std::uint32_t every;           // result pass: only runs 1, 1 + every, 1 + 2 every, ... are measured; >= 1
 };
-static_assert(sizeof(GateParams) == 64 + 8);
+static_assert(sizeof(GateParams) == 104);
 inline constexpr std::uint32_t kCountZeros = 1;
-
-// A kernel works on the workspace only while its own launch owns it.
-constexpr std::uint64_t launch_owner(const GateParams& p) {
-  return std::uint64_t{p.launch} << 32 | (p.slot_index + 1);
-}
 
 // Byte offsets in the workspace; every part is aligned to 256 bytes.
 struct WorkspaceLayout {
-  std::uint64_t buckets;         // Bucket[kMeasuredTypes][kMaxEntries]
-  std::uint64_t cta_scalars;     // PartialScalars[2 * kMaxCtas]: head 2c, tail 2c + 1
+  std::uint64_t buckets;         // Bucket[kMaxEntries]
+  std::uint64_t cta_scalars;     // PartialScalars[2 * ctas]: head 2c, tail 2c + 1
   std::uint64_t block_scalars;   // PartialScalars[2 * kBlocks]: coming in 2b, beginning 2b + 1
-  std::uint64_t cta_sketches;    // float[2 * kMaxCtas][k]
+  std::uint64_t cta_sketches;    // float[2 * ctas][k]
   std::uint64_t block_sketches;  // float[2 * kBlocks][k]
   std::uint64_t bytes;
 };
-constexpr WorkspaceLayout workspace_layout(std::uint32_t k) {
+constexpr WorkspaceLayout workspace_layout(std::uint32_t k, std::uint32_t ctas) {
+  constexpr auto aligned = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
   WorkspaceLayout l{};
   std::uint64_t at = sizeof(WorkspaceHead);
   l.buckets = at;
-  at += sizeof(Bucket) * kMeasuredTypes * kMaxEntries;
+  at += aligned(sizeof(Bucket) * kMaxEntries);
   l.cta_scalars = at;
-  at += sizeof(PartialScalars) * 2 * kMaxCtas;
+  at += aligned(sizeof(PartialScalars) * 2 * ctas);
   l.block_scalars = at;
-  at += sizeof(PartialScalars) * 2 * kBlocks;
+  at += aligned(sizeof(PartialScalars) * 2 * kBlocks);
   l.cta_sketches = at;
-  at += std::uint64_t{4} * k * 2 * kMaxCtas;
+  at += aligned(std::uint64_t{4} * k * 2 * ctas);
   l.block_sketches = at;
-  at += std::uint64_t{4} * k * 2 * kBlocks;
+  at += aligned(std::uint64_t{4} * k * 2 * kBlocks);
   l.bytes = at;
   return l;
 }
-static_assert(workspace_layout(2048).block_scalars % 256 == 0 && workspace_layout(2048).cta_sketches % 256 == 0);
 
-// Kernel names in the fat binary. Launch: one gate kernel <<<1, 256>>>, then for each datatype present in the slot one
-// measuring kernel <<<min(max_ctas, measure_ctas(...)), kThreads>>>, all on the same stream with the same GateParams.
-inline constexpr const char* kGateKernel = "gradprobe_gate";
-inline constexpr const char* kMeasureF32 = "gradprobe_measure_f32";
-inline constexpr const char* kMeasureBf16 = "gradprobe_measure_bf16";
-inline constexpr const char* kMeasureF16 = "gradprobe_measure_f16";
-inline constexpr std::uint32_t kGateThreads = 256;
+// Kernel names in the fat binary: one per datatype for passes whose buckets all have it, and one for all others. One
+// launch a pass: <<<ctas, kThreads>>> with GateParams, ctas >= 1.
+inline constexpr const char* kMeasureKernels[kMeasuredTypes + 1] = {
+    "gradprobe_measure_f64",    "gradprobe_measure_f32",    "gradprobe_measure_f16",  "gradprobe_measure_bf16",
+    "gradprobe_measure_f8e4m3", "gradprobe_measure_f8e5m2", "gradprobe_measure_mixed"};
+inline constexpr std::uint32_t kMixed = kMeasuredTypes;  // index of the kernel for passes of several datatypes or none
 
-// A CTA works on 512 threads * 8 vectors of 16 bytes at a time: one superrow of f32, two of 16-bit elements.
-constexpr std::uint64_t unit_elements(std::uint32_t element_bytes) {
-  return std::uint64_t{kSuperrow} * (element_bytes == 4 ? 1 : 2);
+// Superrows that a CTA works on at a time: 512 threads * 8 vectors of 16 bytes hold one of f32, two of 16-bit and four
+// of 8-bit elements; of f64, one in two turns.
+constexpr std::uint32_t unit_superrows(std::uint32_t element_bytes) {
+  return element_bytes >= 4 ? 1 : 4 / element_bytes;
+}
+
+// Units of a bucket of `count` >= 1 elements. A small one is a single unit: it is not divided among CTAs.
+constexpr std::uint64_t bucket_units(std::uint64_t count, std::uint32_t element_bytes) {
+  if (count < kSmallCount) return 1;
+  const std::uint64_t per_unit = std::uint64_t{kSuperrow} * unit_superrows(element_bytes);
+  return (count + per_unit - 1) / per_unit;
 }
 
 // CTAs that a bucket of `count` elements of `element_bytes` bytes can keep busy (at least 1, at most kMaxCtas). The
 // buckets of one launch share its CTAs, so for several the sum of theirs, at most kMaxCtas, is what is worth launching.
 constexpr std::uint32_t measure_ctas(std::uint64_t count, std::uint32_t element_bytes) {
-  const std::uint64_t per_cta = unit_elements(element_bytes);
-  const std::uint64_t ctas = count / per_cta + (count % per_cta != 0);
-  return static_cast<std::uint32_t>(ctas < 1 ? 1 : ctas > kMaxCtas ? kMaxCtas : ctas);
+  const std::uint64_t units = bucket_units(count, element_bytes);
+  return static_cast<std::uint32_t>(units > kMaxCtas ? kMaxCtas : units);
 }
 
 }  // namespace gradprobe::gate
