@@ -162,7 +162,7 @@ struct ThreadSums<Element, 1> {
     return slow;
   }
   __device__ __forceinline__ void flush() {
-    constexpr double kUnscale = Element::kScale ? 0x1p16 : 1;
+    constexpr double kUnscale = double{Element::kUnscale} * Element::kUnscale;
     double& sum_squares = stream_memory().sum_squares[thread_index()];
     sum_squares = fma(static_cast<double>(squares[0] + squares[1]), kUnscale, sum_squares);
 #pragma unroll

@@ -12,6 +12,7 @@ template <int kElementBytes>
 struct VectorLayout {
   static constexpr int kBytes = kElementBytes;
   static constexpr int kPerVector = 16 / kBytes;
+  static constexpr float kUnscale = 1;  // what the fast path's values are to be multiplied by
   static constexpr int kRowVectors = static_cast<int>(kRegisterSketch) / kPerVector;
   // Vectors of a row that belong to one thread.
   static constexpr int kMembers = kRowVectors > static_cast<int>(kThreads) ? kRowVectors / static_cast<int>(kThreads)
@@ -104,7 +105,6 @@ struct PairMaximum {
 
 struct Bf16 : VectorLayout<2> {
   using Maximum = PairMaximum;
-  static constexpr int kScale = 0;
   static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return in_fast_range(max_bits, 1u << 7); }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return __uint_as_float(max_bits << 16); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return __uint_as_float(bits << 16); }
@@ -131,19 +131,16 @@ struct HalfPairs {
 
 struct F16 : VectorLayout<2>, HalfPairs {
   using Maximum = PairMaximum;
-  static constexpr int kScale = 0;
   // Squares of finite values lie between 2^-48 and 2^32: only NaN and Inf leave the fast path.
   static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return max_bits < 0x7c00; }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return to_float(max_bits); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return to_float(bits); }
 };
 
-// OCP FP8 E4M3: no infinities, NaN is S.1111.111. The fast path works with float16 pairs that hold 2^kScale times the
-// elements.
+// OCP FP8 E4M3: no infinities, NaN is S.1111.111. The fast path works with float16 pairs.
 struct F8E4m3 : VectorLayout<1>, HalfPairs {
   using Maximum = PairMaximum;
 #if __CUDA_ARCH__ >= 890
-  static constexpr int kScale = 0;
   static constexpr std::uint32_t kNonfinite = 0x7c00;
   static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
     uint2 pairs;
@@ -154,7 +151,7 @@ struct F8E4m3 : VectorLayout<1>, HalfPairs {
   }
 #else
   // The same exponent and fraction bits in float16, whose bias is larger by 8; NaN comes out above all others.
-  static constexpr int kScale = -8;
+  static constexpr float kUnscale = 0x1p8f;
   static constexpr std::uint32_t kNonfinite = 0x7f << 7;
   static __device__ __forceinline__ std::uint32_t spread(std::uint32_t pair) {
     return (pair & 0x80008000u) | (pair >> 1 & 0x3f803f80u);
@@ -167,7 +164,7 @@ struct F8E4m3 : VectorLayout<1>, HalfPairs {
     return max_bits < kNonfinite;
   }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
-    return to_float(max_bits) * (kScale ? 0x1p8f : 1.0f);
+    return to_float(max_bits) * kUnscale;
   }
   static __device__ __forceinline__ double decode(std::uint32_t bits) {
     const float value = to_float((bits & 0x80u) << 8 | (bits & 0x7fu) << 7) * 0x1p8f;
@@ -178,7 +175,6 @@ struct F8E4m3 : VectorLayout<1>, HalfPairs {
 // OCP FP8 E5M2: the upper byte of a float16.
 struct F8E5m2 : VectorLayout<1>, HalfPairs {
   using Maximum = PairMaximum;
-  static constexpr int kScale = 0;
   static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
     return {__byte_perm(word, 0, 0x1404), __byte_perm(word, 0, 0x3424)};
   }

@@ -92,7 +92,8 @@ __device__ __forceinline__ void add_to_shared(const ThreadSums<Element>& sums) {
   for (int m = 0; m < Element::kMembers; ++m) {
     float* sketch = member_sketch<Element>(m);
 #pragma unroll
-    for (int e = 0; e < Element::kPerVector; ++e) sketch[e] += sums.sketch[m * Element::kPerVector + e];
+    for (int e = 0; e < Element::kPerVector; ++e)
+      sketch[e] += sums.sketch[m * Element::kPerVector + e] * Element::kUnscale;
   }
   unsigned long long bits = magnitude_bits(sums.magnitude());
 #pragma unroll
