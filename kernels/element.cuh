@@ -67,8 +67,8 @@ struct F32 : VectorLayout<4> {
     }
 #endif
   };
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
-    return in_fast_range(max_bits, 1u << 23);
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) {
+    return in_fast_range(maximum.bits(), 1u << 23);
   }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
     return __uint_as_float(max_bits);
@@ -91,6 +91,9 @@ struct PairMaximum {
   __device__ __forceinline__ std::uint32_t bits() const {
     return max(pair & 0xffffu, pair >> 16);
   }
+  __device__ __forceinline__ bool below(std::uint32_t limit) const {
+    return both_below(pair, limit);
+  }
 #else
   std::uint32_t low = 0, high = 0;
   __device__ __forceinline__ void add(std::uint32_t word) {
@@ -100,12 +103,21 @@ struct PairMaximum {
   __device__ __forceinline__ std::uint32_t bits() const {
     return max(low, high >> 16);
   }
+  __device__ __forceinline__ bool below(std::uint32_t limit) const {
+    return both_below(low | high, limit);
+  }
 #endif
+
+ private:
+  // Bit 15 of each half of the sum is set if it reaches the limit.
+  static __device__ __forceinline__ bool both_below(std::uint32_t magnitudes, std::uint32_t limit) {
+    return ((magnitudes + 0x10001u * (0x8000 - limit)) & 0x80008000u) == 0;
+  }
 };
 
 struct Bf16 : VectorLayout<2> {
   using Maximum = PairMaximum;
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return in_fast_range(max_bits, 1u << 7); }
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) { return in_fast_range(maximum.bits(), 1u << 7); }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return __uint_as_float(max_bits << 16); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return __uint_as_float(bits << 16); }
   static __device__ __forceinline__ float2 decode_pair(std::uint32_t word) {
@@ -132,7 +144,7 @@ struct HalfPairs {
 struct F16 : VectorLayout<2>, HalfPairs {
   using Maximum = PairMaximum;
   // Squares of finite values lie between 2^-48 and 2^32: only NaN and Inf leave the fast path.
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return max_bits < 0x7c00; }
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) { return maximum.below(0x7c00); }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return to_float(max_bits); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return to_float(bits); }
 };
@@ -160,8 +172,8 @@ struct F8E4m3 : VectorLayout<1>, HalfPairs {
     return {spread(__byte_perm(word, 0, 0x1404)), spread(__byte_perm(word, 0, 0x3424))};
   }
 #endif
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
-    return max_bits < kNonfinite;
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) {
+    return maximum.below(kNonfinite);
   }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
     return to_float(max_bits) * kUnscale;
@@ -178,7 +190,7 @@ struct F8E5m2 : VectorLayout<1>, HalfPairs {
   static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
     return {__byte_perm(word, 0, 0x1404), __byte_perm(word, 0, 0x3424)};
   }
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return max_bits < 0x7c00; }
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) { return maximum.below(0x7c00); }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return to_float(max_bits); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return to_float(bits << 8); }
 };

@@ -55,7 +55,8 @@ __device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadS
   const StreamSource& source = stream_memory().source;
   constexpr int kInFlight = in_flight<Element, Vectors>();
   const Vectors loader(source, superrow, Element::kBytes);
-  std::uint32_t slow = 0;
+  const bool extras = source.count_zeros || source.fingerprint;
+  SlowSlots slow;
 #pragma unroll
   for (int m = 0; m < Element::kMembers; ++m) {
     if (m) asm volatile("" ::: "memory");
@@ -67,7 +68,7 @@ __device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadS
       uint4 vectors[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) vectors[i] = loader.load(map.vector(first + i, member));
-      if (source.count_zeros || source.fingerprint) measure_extras<Element, kInFlight>(vectors);
+      if (extras) measure_extras<Element, kInFlight>(vectors);
       if constexpr (Element::kBytes == 1) {
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) {
@@ -75,12 +76,12 @@ __device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadS
           if (map.swapped(first + i)) vectors[i] = make_uint4(v.z, v.w, v.x, v.y);
         }
       }
-      slow |= sums.template add<kSketch, kInFlight>(vectors, first, m, signs) << (8 * m + first);
+      sums.template add<kSketch, kInFlight>(vectors, first, m, signs, slow);
     }
   }
   sums.flush();
   // Here, and not in the loop, the vectors' registers are free for the call.
-  if (slow) measure_exactly<Element>(superrow, slow);
+  if (slow.bits) measure_exactly<Element>(superrow, slow.bits);
 }
 
 // Adds a thread's sums to those in shared memory. By whole warps.
