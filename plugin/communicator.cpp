@@ -254,6 +254,7 @@ void Communicator::reclaim_slots() {
 }
 
 std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
+  close_results(*b);
   std::uint32_t index = kNoSlot, first = 0;
   if (b->captured) {
     if (captured_slots_used_ == kCapturedSlots || captured_entries_used_ + entries > kCapturedEntries) return kNoSlot;
@@ -313,6 +314,7 @@ void Communicator::place(Op* op, Batch* b, std::uint32_t index) {
   entry.datatype = static_cast<std::uint8_t>(op->datatype);
   entry.mode = op->mode;
   tables_.entry_op[at] = op;
+  tables_.entry_ordinal[at] = op->ordinal;
   slot.entries.store(n + 1, std::memory_order_release);
   op->placed = true;
   b->placed++;
@@ -328,6 +330,7 @@ void Communicator::publish(std::uint32_t index) {
 }
 
 void Communicator::cancel(std::uint32_t index) {
+  tables_.slots[index].results_open.store(false, std::memory_order_release);
   tables_.slots[index].state.store(SlotState::cancelled, std::memory_order_release);
   std::atomic_ref<std::uint32_t>(channel_->slot(index).state).store(gate::kSlotCancelled, std::memory_order_release);
 }

@@ -81,6 +81,7 @@ struct OpTables {
   std::unique_ptr<Op[]> captured = std::make_unique<Op[]>(kCapturedOps);
   std::unique_ptr<Slot[]> slots = std::make_unique<Slot[]>(kSlots);
   std::unique_ptr<Op*[]> entry_op = std::make_unique<Op*[]>(kEntries);  // whose input the entry is
+  std::unique_ptr<std::uint64_t[]> entry_ordinal = std::make_unique<std::uint64_t[]>(kEntries);  // and its ordinal
 
   std::atomic<std::uint64_t> announced{0};     // ops handed over; op i is direct[i % kDirectOps]
   std::atomic<std::uint64_t> collected{0};     // ops that the collector has finished: their places are free
