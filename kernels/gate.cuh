@@ -19,6 +19,18 @@ struct Role {
   std::uint32_t run;        // 1, 2, ... of the pass
 };
 
+// In shared memory, where every function finds it: arguments of those that aren't inlined would take registers from the
+// streaming loop.
+struct PassMemory {
+  GateParams params;
+  Role role;
+  std::uint32_t types;  // that the kernel can measure, as a bit set
+};
+__device__ __forceinline__ PassMemory& pass_memory() {
+  __shared__ PassMemory memory;
+  return memory;
+}
+
 __device__ inline SlotRun& slot_run(const GateParams& params) {
   return params.pass == kInputPass ? params.slot_runs->input : params.slot_runs->result;
 }
@@ -143,10 +155,9 @@ __device__ inline MeasuredType measured_type(Datatype datatype) {
   }
 }
 
-// Lists the run's buckets for all CTAs and answers all other entries. `types`: those of the kernel, as a bit set. By
-// all threads of the leader.
-__device__ inline void list_entries(const GateParams& params, const Decision& decision, std::uint32_t types,
-                                    SlotRun& state) {
+// Lists the run's buckets for all CTAs and answers all other entries. By all threads of the leader.
+__device__ inline void list_entries(const Decision& decision) {
+  const GateParams& params = pass_memory().params;
   // One scan gives a bucket its place in the list and its first unit: places above, units below.
   constexpr int kPlaceShift = 48;
   constexpr std::uint64_t kUnits = (std::uint64_t{1} << kPlaceShift) - 1;
@@ -173,7 +184,7 @@ __device__ inline void list_entries(const GateParams& params, const Decision& de
         // This rank has no result of the collective.
       } else if (readable && e.mode == kRaw && operand.count <= kMaxRawCount) {
         report_raw(params, operand, datatype, origin);
-      } else if (readable && e.mode == kBucket && operand.count <= kMaxCount && (types >> type & 1)) {
+      } else if (readable && e.mode == kBucket && operand.count <= kMaxCount && (pass_memory().types >> type & 1)) {
         bucket = {operand.address, operand.count, 0, origin.key, index, type};
         mine = (1ull << kPlaceShift) + bucket_units(operand.count, bytes);
       } else {
@@ -191,6 +202,7 @@ __device__ inline void list_entries(const GateParams& params, const Decision& de
     listed += all;
   }
   if (threadIdx.x == 0) {
+    SlotRun& state = slot_run(params);
     state.units = listed & kUnits;
     state.buckets = static_cast<std::uint32_t>(listed >> kPlaceShift);
   }
@@ -198,13 +210,15 @@ __device__ inline void list_entries(const GateParams& params, const Decision& de
 
 // Decides what the run does and tells the other CTAs. By all threads of the leader. Not inlined: it would take
 // registers from the streaming loop.
-static __device__ __noinline__ void lead(const GateParams& params, const Role& role, std::uint32_t types) {
+static __device__ __noinline__ void lead() {
   __shared__ Decision decision;
-  SlotRun& state = slot_run(params);
   if (threadIdx.x == 0) {
+    const GateParams& params = pass_memory().params;
+    const Role& role = pass_memory().role;
+    SlotRun& state = slot_run(params);
     decision = {};
-    const bool alone = await(params, &state.finished, role.run_begin);
-    if (alone) decision = params.pass == kInputPass ? await_slot(params, role) : follow_input(params);
+    if (await(params, &state.finished, role.run_begin))
+      decision = params.pass == kInputPass ? await_slot(params, role) : follow_input(params);
     state.units = 0;
     state.buckets = 0;
     state.run = decision.run;
@@ -212,10 +226,10 @@ static __device__ __noinline__ void lead(const GateParams& params, const Role& r
     state.outcome = decision.outcome;
   }
   __syncthreads();
-  if (decision.outcome == kRunMeasures) list_entries(params, decision, types, state);
+  if (decision.outcome == kRunMeasures) list_entries(decision);
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) store_release_device(&state.decided, role.run_begin + 1);
+  if (threadIdx.x == 0) store_release_device(&slot_run(pass_memory().params).decided, pass_memory().role.run_begin + 1);
 }
 
 // The run as the leader has decided it; valid until this CTA departs.

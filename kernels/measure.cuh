@@ -27,7 +27,6 @@ struct CtaMemory {
     ScalarBlockReduce::TempStorage block;
     ScalarWarpReduce::TempStorage warp;
   } reduce;
-  Role role;
   Run run;
   const Bucket* bucket;  // of the next part
   std::uint64_t unit;    // where the next part begins
@@ -73,10 +72,10 @@ __device__ __forceinline__ float* cta_sketches(const GateParams& params) {
 
 // Finds out what this CTA has to do. By one thread.
 __device__ inline void plan_cta(const GateParams& params, CtaMemory& memory) {
-  const Run run = await_decision(params, memory.role);
+  const Run run = await_decision(params, pass_memory().role);
   const std::uint32_t limit = min(gridDim.x, params.workspace_ctas);
   const std::uint32_t ctas = run.units < limit ? static_cast<std::uint32_t>(run.units) : limit;
-  const std::uint32_t cta = memory.role.cta;
+  const std::uint32_t cta = pass_memory().role.cta;
   memory.run = run;
   memory.ctas = ctas;
   memory.unit = memory.end_unit = 0;
@@ -132,9 +131,10 @@ __device__ __forceinline__ void gather_threads(CtaMemory& memory) {
 }
 
 // A sketch of 4096 floats is made in two halves of 2048, each of its own superrows. By all threads.
-static __device__ __noinline__ void keep_half(const GateParams& params, std::uint32_t half) {
+static __device__ __noinline__ void keep_half(std::uint32_t half) {
+  const GateParams& params = pass_memory().params;
   const CtaMemory& memory = cta_memory();
-  const std::uint32_t row = partial_row(memory.role.cta, memory.part.first_cta);
+  const std::uint32_t row = partial_row(pass_memory().role.cta, memory.part.first_cta);
   fold_sketch(stream_memory().sketch, memory.part.teams, kRegisterSketch,
               cta_sketches(params) + std::uint64_t{row} * params.sketch_floats + half * kRegisterSketch);
   __syncthreads();
@@ -142,7 +142,9 @@ static __device__ __noinline__ void keep_half(const GateParams& params, std::uin
 
 // Measures the CTA's part: the register sketches stay in shared memory, or with 4096 floats go to the workspace.
 template <typename Element>
-__device__ __forceinline__ void measure_part(const GateParams& params, CtaMemory& memory) {
+__device__ __forceinline__ void measure_part() {
+  const GateParams& params = pass_memory().params;
+  CtaMemory& memory = cta_memory();
   clear_sums<Element>();
   __syncthreads();
   if (params.sketch_floats == 0) {
@@ -153,7 +155,7 @@ __device__ __forceinline__ void measure_part(const GateParams& params, CtaMemory
       stream_superrows<Element, true>(memory.part.begin, memory.part.end, halves ? half : kAllSuperrows);
       if (!halves) break;
       __syncthreads();
-      keep_half(params, half);
+      keep_half(half);
       clear_sketch<Element>();
     }
   }
@@ -183,9 +185,10 @@ __device__ inline void publish_bucket(const GateParams& params, CtaMemory& memor
 }
 
 // Brings a CTA's part together with those of the other CTAs; the last one publishes the result. By all threads.
-static __device__ __noinline__ void finish_part(const GateParams& params) {
+static __device__ __noinline__ void finish_part() {
+  const GateParams& params = pass_memory().params;
   CtaMemory& memory = cta_memory();
-  const std::uint32_t first = memory.part.first_cta, last = memory.part.last_cta, cta = memory.role.cta;
+  const std::uint32_t first = memory.part.first_cta, last = memory.part.last_cta, cta = pass_memory().role.cta;
   const std::uint32_t k = params.sketch_floats, teams = memory.part.teams;
   const bool in_registers = k != 0 && k <= kRegisterSketch;
   float* const sketches = cta_sketches(params);
@@ -245,30 +248,40 @@ inline constexpr MeasuredType kTypeOf<F8E4m3> = kTypeF8E4m3;
 template <>
 inline constexpr MeasuredType kTypeOf<F8E5m2> = kTypeF8E5m2;
 
+// Takes this CTA's part in the pass: its role, and what it has to do. By all threads. Not inlined: nothing of it should
+// stay in registers.
+static __device__ __noinline__ void begin_pass() {
+  PassMemory& pass = pass_memory();
+  if (threadIdx.x == 0) pass.role = arrive(pass.params);
+  __syncthreads();
+  if (pass.role.cta == 0) lead();
+  if (threadIdx.x == 0) plan_cta(pass.params, cta_memory());
+  __syncthreads();
+}
+
 // A whole pass, for buckets of the given datatypes. By all threads.
 template <typename... Elements>
 __device__ __forceinline__ void measure(const GateParams& params) {
-  constexpr std::uint32_t kTypes = ((1u << kTypeOf<Elements>) | ...);
+  if (threadIdx.x == 0) {
+    pass_memory().params = params;
+    pass_memory().types = ((1u << kTypeOf<Elements>) | ...);
+  }
+  begin_pass();
   CtaMemory& memory = cta_memory();
-  if (threadIdx.x == 0) memory.role = arrive(params);
-  __syncthreads();
-  if (memory.role.cta == 0) lead(params, memory.role, kTypes);
-  if (threadIdx.x == 0) plan_cta(params, memory);
-  __syncthreads();
   while (memory.unit < memory.end_unit) {
     __syncthreads();
-    if (threadIdx.x == 0) plan_part(params, memory);
+    if (threadIdx.x == 0) plan_part(pass_memory().params, memory);
     __syncthreads();
     if constexpr (sizeof...(Elements) == 1) {
-      (measure_part<Elements>(params, memory), ...);
+      (measure_part<Elements>(), ...);
     } else {
       const std::uint32_t type = memory.part.bucket.datatype;
-      ((type == kTypeOf<Elements> ? measure_part<Elements>(params, memory) : void()), ...);
+      ((type == kTypeOf<Elements> ? measure_part<Elements>() : void()), ...);
     }
-    finish_part(params);
+    finish_part();
     __syncthreads();
   }
-  if (threadIdx.x == 0) depart(params, memory.role);
+  if (threadIdx.x == 0) depart(pass_memory().params, pass_memory().role);
 }
 
 }  // namespace gradprobe::gate
