@@ -32,6 +32,7 @@ struct CtaMemory {
   std::uint64_t unit;    // where the next part begins
   std::uint64_t end_unit;
   std::uint32_t ctas;  // that have work
+  std::uint32_t half;  // whose superrows are streamed: 0, 1 or kAllSuperrows
   Part part;
   PartialScalars scalars;
   ReservedResult reserved;
@@ -109,6 +110,7 @@ __device__ inline void plan_part(const GateParams& params, CtaMemory& memory) {
   memory.unit = part_end;
   memory.bucket = bucket + 1;
 
+  memory.half = params.sketch_floats > kRegisterSketch ? 0 : kAllSuperrows;
   StreamMemory& stream = stream_memory();
   stream.first_nonfinite = kNoElement;
   stream.source = {reinterpret_cast<const char*>(part.bucket.address),
@@ -121,7 +123,8 @@ __device__ inline void plan_part(const GateParams& params, CtaMemory& memory) {
 
 // Adds the threads' scalars. By all threads.
 template <typename Element>
-__device__ __forceinline__ void gather_threads(CtaMemory& memory) {
+__device__ __forceinline__ void gather_threads() {
+  CtaMemory& memory = cta_memory();
   const PartialScalars cta = ScalarBlockReduce(memory.reduce.block).Reduce(thread_scalars<Element>(), AddScalars{});
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -130,36 +133,38 @@ __device__ __forceinline__ void gather_threads(CtaMemory& memory) {
   memory.scalars.start_ns = memory.part.start_ns;
 }
 
-// A sketch of 4096 floats is made in two halves of 2048, each of its own superrows. By all threads.
-static __device__ __noinline__ void keep_half(std::uint32_t half) {
+// A sketch of 4096 floats is made in two halves of 2048, each of its own superrows: keeps the one that was streamed.
+// True when the other is left. By all threads.
+static __device__ __noinline__ bool next_half() {
+  CtaMemory& memory = cta_memory();
+  const std::uint32_t half = memory.half;
+  if (half == kAllSuperrows) return false;
   const GateParams& params = pass_memory().params;
-  const CtaMemory& memory = cta_memory();
   const std::uint32_t row = partial_row(pass_memory().role.cta, memory.part.first_cta);
+  __syncthreads();
   fold_sketch(stream_memory().sketch, memory.part.teams, kRegisterSketch,
               cta_sketches(params) + std::uint64_t{row} * params.sketch_floats + half * kRegisterSketch);
+  if (threadIdx.x == 0) memory.half = half + 1;
   __syncthreads();
+  return half == 0;
 }
 
 // Measures the CTA's part: the register sketches stay in shared memory, or with 4096 floats go to the workspace.
 template <typename Element>
 __device__ __forceinline__ void measure_part() {
-  const GateParams& params = pass_memory().params;
   CtaMemory& memory = cta_memory();
   clear_sums<Element>();
   __syncthreads();
-  if (params.sketch_floats == 0) {
+  if (pass_memory().params.sketch_floats == 0) {
     stream_superrows<Element, false>(memory.part.begin, memory.part.end, kAllSuperrows);
   } else {
-    const bool halves = params.sketch_floats > kRegisterSketch;
-    for (std::uint32_t half = 0; half < (halves ? 2u : 1u); ++half) {
-      stream_superrows<Element, true>(memory.part.begin, memory.part.end, halves ? half : kAllSuperrows);
-      if (!halves) break;
-      __syncthreads();
-      keep_half(half);
+    for (;;) {
+      stream_superrows<Element, true>(memory.part.begin, memory.part.end, memory.half);
+      if (!next_half()) break;
       clear_sketch<Element>();
     }
   }
-  gather_threads<Element>(memory);
+  gather_threads<Element>();
 }
 
 // Reserves the result and shows it to the CTA. By all threads.
