@@ -253,9 +253,8 @@ inline constexpr MeasuredType kTypeOf<F8E4m3> = kTypeF8E4m3;
 template <>
 inline constexpr MeasuredType kTypeOf<F8E5m2> = kTypeF8E5m2;
 
-// Takes this CTA's part in the pass: its role, and what it has to do. By all threads. Not inlined: nothing of it should
-// stay in registers.
-static __device__ __noinline__ void begin_pass() {
+// Takes this CTA's part in the pass: its role, and what it has to do. By all threads.
+__device__ __forceinline__ void begin_pass() {
   PassMemory& pass = pass_memory();
   if (threadIdx.x == 0) pass.role = arrive(pass.params);
   __syncthreads();
