@@ -33,6 +33,15 @@ __device__ __forceinline__ std::uint64_t load_acquire_device(const std::uint64_t
   return v;
 }
 
+__device__ __forceinline__ void store_release_device(std::uint64_t* p, std::uint64_t v) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+// Between two looks at a word that another CTA or the host will change.
+__device__ __forceinline__ void pause() {
+  __nanosleep(100);
+}
+
 // 16 bytes of mapped host memory, past every cache that could hold an earlier run's value.
 __device__ __forceinline__ ulonglong2 load_host(const void* p) {
   ulonglong2 v;
@@ -48,9 +57,12 @@ __device__ __forceinline__ uint4 load_streaming(const char* p) {
                : "l"(p));
   return v;
 }
-__device__ __forceinline__ uint4 load_cached(const char* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+// Zeros without touching memory if not `wanted`.
+__device__ __forceinline__ uint4 load_cached_if(bool wanted, const char* p) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+  asm volatile("{.reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "l"(p), "r"(std::uint32_t{wanted}));
   return v;
 }
 
