@@ -18,13 +18,13 @@ NAMES = {
     0x34: "HSETP2", 0x36: "VIADD", 0x3e: "F2FP", 0x40: "HMNMX2", 0x46: "VIADDMNMX", 0x48: "VIMNMX",
     0x49: "FFMA2", 0x4b: "FADD2", 0x76: "FMNMX3", 0x82: "UMOV", 0x86: "VOTEU", 0x87: "USEL",
     0x8c: "UISETP", 0x90: "UIADD3", 0x91: "ULEA", 0x92: "ULOP3", 0x96: "UPRMT", 0x99: "USHF", 0xa4: "UIMAD",
-    0xb9: "ULDC", 0xbd: "UFLO", 0x104: "F2F", 0x105: "F2I", 0x106: "I2F", 0x108: "MUFU", 0x109: "POPC",
+    0xb9: "ULDC", 0xbd: "UFLO", 0xca: "R2UR", 0x104: "F2F", 0x105: "F2I", 0x106: "I2F", 0x108: "MUFU", 0x109: "POPC",
     0x110: "F2F", 0x111: "F2I", 0x112: "I2F", 0x118: "NOP", 0x119: "S2R", 0x11d: "BAR", 0x124: "R2P",
     0x141: "BSYNC", 0x142: "BREAK", 0x144: "CALL", 0x145: "BSSY", 0x146: "YIELD", 0x147: "BRA", 0x148: "WARPSYNC",
     0x149: "BRX", 0x14d: "EXIT", 0x150: "RET", 0x17e: "LDG", 0x180: "LD", 0x181: "LDG", 0x182: "LDC", 0x183: "LDL",
     0x184: "LDS", 0x185: "ST", 0x186: "STG", 0x187: "STL", 0x188: "STS", 0x189: "SHFL", 0x18a: "ATOM", 0x18c: "ATOMS",
     0x18d: "ATOMS", 0x18e: "RED", 0x18f: "CCTL", 0x192: "MEMBAR", 0x1a8: "ATOMG", 0x1ac: "LDCU", 0x1c2: "R2UR",
-    0x1c3: "S2UR", 0x1c4: "REDUX", 0x1ca: "R2UR",
+    0x1c3: "S2UR", 0x1c4: "REDUX",
 }
 NAMES_BEFORE_100 = {0x35: "HFMA2"}
 NAMES_FROM_100 = {0x35: "IADD"}
@@ -231,8 +231,9 @@ def hot_loops(section):
     loops that add up partial results do none), in the order of their addresses."""
     blocks = blocks_of(section.instructions)
     begins = {block.instructions[0].address: n for n, block in enumerate(blocks)}
-    entries = [0] + [begins[address] for address, _ in section.functions if address in begins]
-    retreating, order = depth_first(blocks, entries)
+    entries = [begins[address] for address, _ in section.functions if address in begins]
+    # What follows an indirect branch is reached from nowhere else: such blocks count as entries too.
+    retreating, order = depth_first(blocks, entries + list(range(len(blocks))))
     predecessors = collections.defaultdict(set)
     for number, block in enumerate(blocks):
         for following in block.successors:

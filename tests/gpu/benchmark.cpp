@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "checks.hpp"
+#include "module.hpp"
 #include "tests/kernels/formats.hpp"
 
 namespace gradprobe::bench {
@@ -176,7 +177,8 @@ Timing Benchmark::time_cub(Datatype type, const Content& content, std::uint64_t 
   const double want = content.expected(part, count).sum_squares, got = cub_.sum(measured);
   report_.checked();
   if (!(got > 0.99 * want && got < 1.01 * want)) {
-    report_.wrong(fmt::format("{} {}: CUB's sum of squares is {}, not {}", name(type), readable_size(bytes), got, want));
+    report_.wrong(
+        fmt::format("{} {}: CUB's sum of squares is {}, not {}", name(type), readable_size(bytes), got, want));
   }
   return timing;
 }
@@ -204,7 +206,7 @@ test::Measured Benchmark::measure_once(test::Rig& rig, Datatype type, CUdevicept
 
 void Benchmark::time_gate() {
   report_.heading();
-  test::Module module(GRADPROBE_EMPTY_KERNEL);
+  const Module module(GRADPROBE_EMPTY_KERNEL);
   for (const std::uint32_t ctas : options_.caps) {
     Row row;
     row.ctas = ctas;
@@ -277,7 +279,8 @@ void Benchmark::time_size(Datatype type, const Content& content, std::uint64_t b
   const auto passes = [&](test::Rig& rig, const std::string& what, const Series& series) {
     row.what = what;
     row.ctas = series.ctas;
-    row.timing = time_passes(rig, type, series, &content, fmt::format("{} {} {}", row.type, readable_size(bytes), what));
+    row.timing =
+        time_passes(rig, type, series, &content, fmt::format("{} {} {}", row.type, readable_size(bytes), what));
     fraction_of_copy();
     if (cub_us && *cub_us > 0) row.of_cub_time = row.timing.median_us / *cub_us;
     report_.add(row);
@@ -330,8 +333,8 @@ void Benchmark::check_sketch(Datatype type, const Content& content, std::uint64_
   const std::uint64_t count = bytes / element_bytes(type);
   for (const std::uint32_t ctas : launched_ctas(count, element_bytes(type))) {
     const test::Measured got = measure_once(check_rig_, type, pool_.address(), count, kKey, ctas);
-    const test::Reference want = test::measure(content.elements(0, count), options_.sketch_floats,
-                                               test::run_key_reference(kKey, got.head.run));
+    const test::Reference want =
+        test::measure(content.elements(0, count), options_.sketch_floats, test::run_key_reference(kKey, got.head.run));
     check_all(got, want, type, false,
               fmt::format("{} {}, {} CTAs, whole sketch", name(type), readable_size(bytes), ctas), report_);
   }
@@ -360,8 +363,8 @@ void Benchmark::check_planted(Datatype type, std::uint64_t bytes, std::uint32_t 
   }
   const std::uint32_t ctas = launched_ctas(count, element).back();
   const test::Measured got = measure_once(check_rig_, type, input, count, kKey, ctas);
-  const test::Reference want = test::measure_sparse(type, count, planted, options_.sketch_floats,
-                                                    test::run_key_reference(kKey, got.head.run));
+  const test::Reference want =
+      test::measure_sparse(type, count, planted, options_.sketch_floats, test::run_key_reference(kKey, got.head.run));
   check_all(got, want, type, true,
             fmt::format("{} {} at {}, planted elements", name(type), readable_size(bytes), offset), report_);
 }

@@ -26,10 +26,10 @@ class Benchmark {
 
  private:
   struct Series {
-    std::uint64_t count;       // elements of a bucket
-    std::uint32_t ctas;        // launched
+    std::uint64_t count;        // elements of a bucket
+    std::uint32_t ctas;         // launched
     std::uint32_t buckets = 1;  // of one launch
-    std::uint32_t offset = 0;  // bytes from an address that is a multiple of 256
+    std::uint32_t offset = 0;   // bytes from an address that is a multiple of 256
     gate::Pass pass = gate::kInputPass;
   };
 

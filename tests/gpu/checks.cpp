@@ -61,7 +61,8 @@ void check_all(const test::Measured& got, const test::Reference& want, Datatype 
   comparison.equal("sketch size", got.sketch.size(), want.sketch.size());
   if (got.sketch.size() != want.sketch.size()) return;
   // Each float32 addition of n terms is off by at most half an ulp of a partial sum.
-  const double terms = static_cast<double>(want.count) / static_cast<double>(std::max<std::size_t>(want.sketch.size(), 1));
+  const double terms =
+      static_cast<double>(want.count) / static_cast<double>(std::max<std::size_t>(want.sketch.size(), 1));
   std::size_t wrong = 0;
   for (std::size_t j = 0; j < want.sketch.size(); ++j) {
     const double allowed = exact ? 0 : (terms + 64) * 0x1p-24 * want.magnitudes[j];

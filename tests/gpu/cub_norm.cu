@@ -23,9 +23,7 @@ struct Square {
 template <>
 struct Square<double> {
   using Sum = double;
-  __device__ __forceinline__ double operator()(double value) const {
-    return value * value;
-  }
+  __device__ __forceinline__ double operator()(double value) const { return value * value; }
 };
 
 template <typename Element>
@@ -33,15 +31,17 @@ int sum_of_squares(const void* input, unsigned long long count, void* sum, void*
                    cudaStream_t stream) {
   using Sum = typename Square<Element>::Sum;
   return cub::DeviceReduce::TransformReduce(scratch, *scratch_bytes, static_cast<const Element*>(input),
-                                            static_cast<Sum*>(sum), static_cast<long long>(count),
-                                            cuda::std::plus<>{}, Square<Element>{}, Sum{0}, stream);
+                                            static_cast<Sum*>(sum), static_cast<long long>(count), cuda::std::plus<>{},
+                                            Square<Element>{}, Sum{0}, stream);
 }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int gradprobe_cub_sum_of_squares(
-    unsigned type, const void* input, unsigned long long count, void* sum, void* scratch, std::size_t* scratch_bytes,
-    cudaStream_t stream) {
+extern "C" __attribute__((visibility("default"))) int gradprobe_cub_sum_of_squares(unsigned type, const void* input,
+                                                                                   unsigned long long count, void* sum,
+                                                                                   void* scratch,
+                                                                                   std::size_t* scratch_bytes,
+                                                                                   cudaStream_t stream) {
   namespace gate = gradprobe::gate;
   switch (type) {
     case gate::kTypeF64:

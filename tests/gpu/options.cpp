@@ -9,7 +9,7 @@
 namespace gradprobe::bench {
 
 std::optional<int> parse_options(int argc, char** argv, Options& options) {
-  options.sizes = {64ull << 10, 256ull << 10, 1ull << 20, 4ull << 20, 25ull << 20,
+  options.sizes = {64ull << 10,  256ull << 10, 1ull << 20, 4ull << 20, 25ull << 20,
                    100ull << 20, 256ull << 20, 1ull << 30, 4ull << 30};
   options.types.assign(std::begin(test::kTypes), std::end(test::kTypes));
   std::map<std::string, Datatype> names;

@@ -11,7 +11,8 @@ namespace gradprobe::bench {
 namespace {
 
 constexpr const char* kStandinWarning =
-    "This is the stand-in driver, which runs kernels on the CPU: results are checked, times and bandwidths mean nothing.";
+    "This is the stand-in driver, which runs kernels on the CPU: results are checked, times and bandwidths mean "
+    "nothing.";
 
 std::string or_dash(const std::optional<double>& value) {
   return value ? fmt::format("{:.3f}", *value) : "-";
@@ -44,10 +45,11 @@ Report::Report(const DeviceInfo& device) : standin_(device.standin) {
            {"rows", nlohmann::json::array()},
            {"notes", nlohmann::json::array()},
            {"wrong", nlohmann::json::array()}};
-  fmt::print("{}: compute capability {}.{}, {} multiprocessors, {} MHz, {} MiB of L2, {} MiB; driver of CUDA {}.{}; {}\n",
-             device.name, device.compute_capability / 10, device.compute_capability % 10, device.multiprocessors,
-             device.clock_mhz, device.l2_bytes >> 20, device.memory_bytes >> 20, device.driver / 1000,
-             device.driver % 1000 / 10, now);
+  fmt::print(
+      "{}: compute capability {}.{}, {} multiprocessors, {} MHz, {} MiB of L2, {} MiB; driver of CUDA {}.{}; {}\n",
+      device.name, device.compute_capability / 10, device.compute_capability % 10, device.multiprocessors,
+      device.clock_mhz, device.l2_bytes >> 20, device.memory_bytes >> 20, device.driver / 1000,
+      device.driver % 1000 / 10, now);
   if (standin_) fmt::print("{}\n", kStandinWarning);
 }
 
@@ -57,7 +59,8 @@ void Report::heading() const {
 }
 
 void Report::add(const Row& row) {
-  const double gigabytes = row.timing.median_us > 0 ? static_cast<double>(row.bytes_moved) / row.timing.median_us / 1e3 : 0;
+  const double gigabytes =
+      row.timing.median_us > 0 ? static_cast<double>(row.bytes_moved) / row.timing.median_us / 1e3 : 0;
   fmt::print("{:<7} {:>8} {:<26} {:>4} {:>10.2f} {:>10.2f} {:>10.2f} {:>8} {:>8} {:>8}\n", row.type,
              row.bytes ? readable_size(row.bytes) : "", row.what, row.ctas ? std::to_string(row.ctas) : "-",
              row.timing.median_us, row.timing.min_us, row.timing.max_us,

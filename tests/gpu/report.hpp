@@ -17,8 +17,8 @@ struct Row {
   std::string what;
   std::uint32_t ctas = 0;  // launched; 0: not ours
   Timing timing;
-  std::uint64_t bytes_moved = 0;     // read and written
-  std::optional<double> of_copy;     // bytes per time, as a fraction of the copy's (which counts both directions)
+  std::uint64_t bytes_moved = 0;      // read and written
+  std::optional<double> of_copy;      // bytes per time, as a fraction of the copy's (which counts both directions)
   std::optional<double> of_cub_time;  // time, as a multiple of CUB's
 };
 
