@@ -4,6 +4,7 @@
   tests/bench/kernel_resources.py                 a table of all architectures
   tests/bench/kernel_resources.py --check 80 90   exit 1 if a kernel spills, too few CTAs fit, or a loop got too long
   tests/bench/kernel_resources.py --loops 90      every hot loop by itself, with its instructions by name
+  tests/bench/kernel_resources.py --limits 80 90  also what limits the main loops on some devices (limits.py)
 
 Columns: registers, stack and spilled bytes of the kernel or the worst function that it calls; static shared memory;
 CTAs of 512 threads and threads that a multiprocessor holds by registers, shared memory and threads; then SASS
@@ -34,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 
+import limits
 import sass
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -51,9 +53,6 @@ REGISTERS_GRANULE = 256  # of a warp
 
 # Most instructions per element of the main loop's fast path on compute capability 9.0.
 TARGETS = {"f32": 9.2, "bf16": 6.8, "f16": 6.8, "f8e4m3": 6.5}
-
-FLOAT64 = ("DADD", "DFMA", "DMUL", "DSETP")
-CONVERSIONS = ("F2F", "F2I", "I2F", "F2FP", "POPC", "MUFU")
 
 
 def compile_cubin(nvcc, arch, source, folder):
@@ -74,17 +73,22 @@ class Resources:
     shared: int = 0
     stack: int = 0
     spilled: int = 0
+    spilling: list = dataclasses.field(default_factory=list)  # the functions that do
 
 
 def resources(ptxas_output):
     """{kernel: Resources}. ptxas lists a kernel's own functions behind its name."""
-    kernels, kernel = {}, None
+    kernels, kernel, function = {}, None, ""
     for line in ptxas_output.splitlines():
         if m := re.search(r"Compiling entry function '(\w+)'", line):
             kernel = kernels.setdefault(m.group(1), Resources())
+        elif m := re.search(r"Function properties for (\S+)", line):
+            function = m.group(1)
         elif m := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
             kernel.stack = max(kernel.stack, int(m.group(1)))
             kernel.spilled = max(kernel.spilled, int(m.group(2)), int(m.group(3)))
+            if int(m.group(2)) or int(m.group(3)):
+                kernel.spilling.append(sass.readable(function))
         elif m := re.search(r"Used (\d+) registers", line):
             shared = re.search(r"(\d+) bytes smem", line)
             kernel.registers = int(m.group(1))
@@ -204,7 +208,8 @@ def kernels_of(nvcc, arch, source, folder):
 def complaints(kernel):
     where = f"sm_{kernel.arch}: {kernel.name}"
     if kernel.resources.spilled:
-        yield f"{where}: spills {kernel.resources.spilled} bytes"
+        functions = ", ".join(kernel.resources.spilling)
+        yield f"{where}: up to {kernel.resources.spilled} bytes are spilled, in {functions}"
     wanted = 1 if kernel.arch == 75 else 2
     if kernel.ctas < wanted:
         yield f"{where}: {kernel.ctas} CTAs fit on a multiprocessor, {wanted} should"
@@ -239,11 +244,11 @@ def row(kernel, norm_only):
             number(sketch, HotLoop.per_element), number(sketch, lambda one: one.whole_per_element),
             number(plain, HotLoop.per_element), number(unaligned, HotLoop.per_element),
             number(alone.cheapest("k=0") if alone else None, HotLoop.per_element),
-            number(sketch, lambda one: one.per_element(FLOAT64)), number(sketch, lambda one: one.per_element(CONVERSIONS)))
+            number(sketch, lambda one: one.per_element(limits.UNITS["float64"])), number(sketch, lambda one: one.per_element(limits.UNITS["convert"])))
 
 
 def print_text(rows):
-    widths = (6, 16, 9, 5, 7, 6, 4, 7, 7, 6, 6, 9, 9, 5, 5)
+    widths = [max(len(cell) for cell in column) for column in zip(*rows)]
     for one in rows:
         print(" ".join(f"{cell:<{w}}" if i < 2 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(one, widths))),
               flush=True)
@@ -285,6 +290,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="exit 1 if something is worse than it may be")
     parser.add_argument("--markdown", action="store_true", help="the table as in docs/PERFORMANCE.md")
     parser.add_argument("--loops", action="store_true", help="also every hot loop, with its instructions by name")
+    parser.add_argument("--limits", action="store_true", help="also what limits the main loops, predicted")
     parser.add_argument("--blocks", action="store_true", help="also the hot loops' basic blocks")
     parser.add_argument("--source", type=pathlib.Path, default=ROOT / "kernels/gradprobe.cu",
                         help="the kernels (default: kernels/gradprobe.cu)")
@@ -310,7 +316,11 @@ def main():
             norm_only = {one.datatype: one for one in compared.result()} if compared else {}
             kernels += own.result()
             rows += [row(one, norm_only) for one in own.result()]
-    (print_markdown if arguments.markdown else print_text)(rows)
+    print_table = print_markdown if arguments.markdown else print_text
+    print_table(rows)
+    if arguments.limits:
+        print("\nPredicted picoseconds per element on the whole chip, by what is busy:\n")
+        print_table([limits.HEADINGS, *limits.rows(kernels, ELEMENT_BYTES)])
     for kernel in kernels:
         if arguments.loops:
             print_loops(kernel)

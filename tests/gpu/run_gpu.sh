@@ -32,7 +32,7 @@ build=$(realpath -e -- "$build" 2>/dev/null) || fail 2 "--build: no such folder;
 # Nothing of the stand-ins may be found, nor may their settings be believed.
 while read -r variable; do unset "$variable"; done < <(compgen -e STANDIN_)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
-LD_LIBRARY_PATH=$(tr : '\n' <<<"$LD_LIBRARY_PATH" | grep -vFx "$build/standin" | paste -sd :)
+LD_LIBRARY_PATH=$(tr : '\n' <<<"$LD_LIBRARY_PATH" | { grep -vFx "$build/standin" || true; } | paste -sd :)
 
 known=$(ninja -C "$build" -t targets all | sed -n 's/: phony$//p')
 for target in kernel_test gpu_kernels; do
