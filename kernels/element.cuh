@@ -1,5 +1,5 @@
-// What the measuring kernels know of f32, bf16 and f16: the layout in a 16-byte vector, the running maximum that
-// guards the fast path, and decoding to float32 (exact for all three).
+// What the measuring kernels know of each datatype: its layout in a 16-byte vector, decoding of one element, and the
+// form in which the fast path works with it.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,39 @@ template <int kElementBytes>
 struct VectorLayout {
   static constexpr int kBytes = kElementBytes;
   static constexpr int kPerVector = 16 / kBytes;
-  static constexpr int kTeamThreads = static_cast<int>(kRegisterSketch) / kPerVector;  // threads of one superrow
-  static constexpr int kTeams = static_cast<int>(kThreads) / kTeamThreads;             // superrows of a unit
+  static constexpr int kRowVectors = static_cast<int>(kRegisterSketch) / kPerVector;
+  // Vectors of a row that belong to one thread.
+  static constexpr int kMembers = kRowVectors > static_cast<int>(kThreads) ? kRowVectors / static_cast<int>(kThreads) : 1;
+  static constexpr int kTeamThreads = kRowVectors / kMembers;               // threads of one superrow
+  static constexpr int kTeams = static_cast<int>(kThreads) / kTeamThreads;  // superrows of a unit
+  static_assert(kTeams == unit_superrows(kBytes));
 };
-inline constexpr int kMaxTeams = VectorLayout<2>::kTeams;
-static_assert(unit_elements(4) == VectorLayout<4>::kTeams * kSuperrow);
-static_assert(unit_elements(2) == VectorLayout<2>::kTeams * kSuperrow);
+inline constexpr int kMaxTeams = VectorLayout<1>::kTeams;
 
-// `bits` of the largest |x| let float32 sums of squares of a few elements neither overflow nor lose to underflow:
-// 2^-40 <= max <= 2^50, or all are zero. NaN and Inf are outside. `one_exponent`: bits of 2^-126 of the format.
+// Elements beyond this stay out of the sketch, whose sums so remain finite.
+inline constexpr double kSketchLimit = 0x1p100;
+
+// `bits` of the largest |x| let float32 sums of squares of 32 elements neither overflow nor lose to underflow:
+// 2^-60 <= max < 2^60, or all are zero. NaN and Inf are outside. `one_exponent`: bits of 2^-126 of the format.
 __device__ __forceinline__ bool in_fast_range(std::uint32_t bits, std::uint32_t one_exponent) {
-  return bits - (127 - 40) * one_exponent <= 90 * one_exponent || bits == 0;
+  return bits - (127 - 60) * one_exponent < 120 * one_exponent || bits == 0;
 }
 
-struct F32 : VectorLayout<4> {
-  static constexpr std::uint32_t kInfinity = 0x7f800000;
+// |x| as the bits of a double: they compare as integers, NaN > Inf > finite.
+__device__ __forceinline__ unsigned long long magnitude_bits(double x) {
+  return static_cast<unsigned long long>(__double_as_longlong(x)) & 0x7fffffffffffffffull;
+}
+inline constexpr unsigned long long kInfinityBits = 0x7ff0000000000000ull;
 
+struct F64 : VectorLayout<8> {
+  static constexpr std::uint32_t kLimitHigh = 0x46300000;  // upper word of 2^100
+
+  static __device__ __forceinline__ double decode(std::uint64_t bits) {
+    return __longlong_as_double(static_cast<long long>(bits));
+  }
+};
+
+struct F32 : VectorLayout<4> {
   // Running maximum of |x| as an integer would see it: NaN > Inf > finite.
   struct Maximum {
 #if __CUDA_ARCH__ >= 800
@@ -51,57 +68,41 @@ struct F32 : VectorLayout<4> {
   static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
     return in_fast_range(max_bits, 1u << 23);
   }
-
-  static __device__ __forceinline__ std::uint32_t magnitude(std::uint32_t word, int) {
-    return word & 0x7fffffffu;
+  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
+    return __uint_as_float(max_bits);
   }
-  static __device__ __forceinline__ bool negative(std::uint32_t word, int) {
-    return word >> 31;
-  }
-  static __device__ __forceinline__ float decode(std::uint32_t bits) {
+  static __device__ __forceinline__ double decode(std::uint32_t bits) {
     return __uint_as_float(bits);
   }
-  static __device__ __forceinline__ std::uint32_t zeros(std::uint32_t word) {
-    return (word << 1) == 0;
-  }
 };
 
-// Two elements in a word, the first in its low half.
+// What works with pairs of 16 bits, the first in a word's low half: the running maximum of their magnitudes, as an
+// integer would see it (NaN > Inf > finite).
 template <typename Self>
-struct Half : VectorLayout<2> {
-  struct Maximum {
+struct PairMaximum {
 #if __CUDA_ARCH__ >= 800
-    std::uint32_t pair = 0;  // signs undefined
-    __device__ __forceinline__ void add(std::uint32_t word) {
-      Self::propagate_maximum(pair, word);
-    }
-    __device__ __forceinline__ std::uint32_t bits() const {
-      return max(pair & 0x7fffu, pair >> 16 & 0x7fffu);
-    }
+  std::uint32_t pair = 0;  // signs undefined
+  __device__ __forceinline__ void add(std::uint32_t word) {
+    Self::propagate_maximum(pair, word);
+  }
+  __device__ __forceinline__ std::uint32_t bits() const {
+    return max(pair & 0x7fffu, pair >> 16 & 0x7fffu);
+  }
 #else
-    std::uint32_t low = 0, high = 0;
-    __device__ __forceinline__ void add(std::uint32_t word) {
-      low = max(low, word & 0x7fffu);
-      high = max(high, word & 0x7fff0000u);
-    }
-    __device__ __forceinline__ std::uint32_t bits() const {
-      return max(low, high >> 16);
-    }
+  std::uint32_t low = 0, high = 0;
+  __device__ __forceinline__ void add(std::uint32_t word) {
+    low = max(low, word & 0x7fffu);
+    high = max(high, word & 0x7fff0000u);
+  }
+  __device__ __forceinline__ std::uint32_t bits() const {
+    return max(low, high >> 16);
+  }
 #endif
-  };
-  static __device__ __forceinline__ std::uint32_t magnitude(std::uint32_t word, int half) {
-    return word >> (16 * half) & 0x7fffu;
-  }
-  static __device__ __forceinline__ bool negative(std::uint32_t word, int half) {
-    return word >> (16 * half + 15) & 1;
-  }
-  static __device__ __forceinline__ std::uint32_t zeros(std::uint32_t word) {
-    return __popc(~((word & 0x7fff7fffu) + 0x7fff7fffu) & 0x80008000u);
-  }
 };
 
-struct Bf16 : Half<Bf16> {
-  static constexpr std::uint32_t kInfinity = 0x7f80;
+struct Bf16 : VectorLayout<2> {
+  using Maximum = PairMaximum<Bf16>;
+  static constexpr int kScale = 0;
   // The instruction that takes |x| itself came with sm_86.
   static __device__ __forceinline__ void propagate_maximum(std::uint32_t& pair, std::uint32_t word) {
 #if __CUDA_ARCH__ >= 860
@@ -113,7 +114,10 @@ struct Bf16 : Half<Bf16> {
   static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
     return in_fast_range(max_bits, 1u << 7);
   }
-  static __device__ __forceinline__ float decode(std::uint32_t bits) {
+  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
+    return __uint_as_float(max_bits << 16);
+  }
+  static __device__ __forceinline__ double decode(std::uint32_t bits) {
     return __uint_as_float(bits << 16);
   }
   static __device__ __forceinline__ float2 decode_pair(std::uint32_t word) {
@@ -121,8 +125,8 @@ struct Bf16 : Half<Bf16> {
   }
 };
 
-struct F16 : Half<F16> {
-  static constexpr std::uint32_t kInfinity = 0x7c00;
+// float16 arithmetic, for the types that are float16 or become it.
+struct HalfPairs {
   static __device__ __forceinline__ void propagate_maximum(std::uint32_t& pair, std::uint32_t word) {
 #if __CUDA_ARCH__ >= 860
     asm("max.NaN.xorsign.abs.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(word));
@@ -130,11 +134,7 @@ struct F16 : Half<F16> {
     asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(word & 0x7fff7fffu));
 #endif
   }
-  // Squares of finite values lie between 2^-48 and 2^32: only NaN and Inf leave the fast path.
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
-    return max_bits < kInfinity;
-  }
-  static __device__ __forceinline__ float decode(std::uint32_t bits) {
+  static __device__ __forceinline__ float to_float(std::uint32_t bits) {
     float value;
     asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(bits));
     return value;
@@ -145,6 +145,76 @@ struct F16 : Half<F16> {
         : "=f"(pair.x), "=f"(pair.y)
         : "r"(word));
     return pair;
+  }
+};
+
+struct F16 : VectorLayout<2>, HalfPairs {
+  using Maximum = PairMaximum<F16>;
+  static constexpr int kScale = 0;
+  // Squares of finite values lie between 2^-48 and 2^32: only NaN and Inf leave the fast path.
+  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
+    return max_bits < 0x7c00;
+  }
+  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
+    return to_float(max_bits);
+  }
+  static __device__ __forceinline__ double decode(std::uint32_t bits) {
+    return to_float(bits);
+  }
+};
+
+// OCP FP8 E4M3: no infinities, NaN is S.1111.111. The fast path works with float16 pairs that hold 2^kScale times the
+// elements.
+struct F8E4m3 : VectorLayout<1>, HalfPairs {
+  using Maximum = PairMaximum<F8E4m3>;
+#if __CUDA_ARCH__ >= 890
+  static constexpr int kScale = 0;
+  static constexpr std::uint32_t kNonfinite = 0x7c00;
+  static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
+    uint2 pairs;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}"
+        : "=r"(pairs.x), "=r"(pairs.y)
+        : "r"(word));
+    return pairs;
+  }
+#else
+  // The same exponent and fraction bits in float16, whose bias is larger by 8; NaN comes out above all others.
+  static constexpr int kScale = -8;
+  static constexpr std::uint32_t kNonfinite = 0x7f << 7;
+  static __device__ __forceinline__ std::uint32_t spread(std::uint32_t pair) {
+    return (pair & 0x80008000u) | (pair >> 1 & 0x3f803f80u);
+  }
+  static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
+    return {spread(__byte_perm(word, 0, 0x1404)), spread(__byte_perm(word, 0, 0x3424))};
+  }
+#endif
+  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
+    return max_bits < kNonfinite;
+  }
+  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
+    return to_float(max_bits) * (kScale ? 0x1p8f : 1.0f);
+  }
+  static __device__ __forceinline__ double decode(std::uint32_t bits) {
+    const float value = to_float((bits & 0x80u) << 8 | (bits & 0x7fu) << 7) * 0x1p8f;
+    return (bits & 0x7fu) == 0x7fu ? __uint_as_float(0x7fffffff) : value;
+  }
+};
+
+// OCP FP8 E5M2: the upper byte of a float16.
+struct F8E5m2 : VectorLayout<1>, HalfPairs {
+  using Maximum = PairMaximum<F8E5m2>;
+  static constexpr int kScale = 0;
+  static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
+    return {__byte_perm(word, 0, 0x1404), __byte_perm(word, 0, 0x3424)};
+  }
+  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
+    return max_bits < 0x7c00;
+  }
+  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
+    return to_float(max_bits);
+  }
+  static __device__ __forceinline__ double decode(std::uint32_t bits) {
+    return to_float(bits << 8);
   }
 };
 

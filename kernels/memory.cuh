@@ -57,9 +57,12 @@ __device__ __forceinline__ uint4 load_streaming(const char* p) {
                : "l"(p));
   return v;
 }
-__device__ __forceinline__ uint4 load_cached(const char* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+// Zeros without touching memory if not `wanted`.
+__device__ __forceinline__ uint4 load_cached_if(bool wanted, const char* p) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+  asm volatile("{.reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "l"(p), "r"(std::uint32_t{wanted}));
   return v;
 }
 

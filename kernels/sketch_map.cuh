@@ -1,5 +1,5 @@
 // The sketch's random map. Definition by element index (all arithmetic modulo 2^32 except products, which are 64 bits;
-// k0...k3: two outputs of splitmix64 seeded with the run's key, low word first):
+// k0...k3: two outputs of splitmix64 seeded with the run's key, low word first). It is the same for every datatype:
 //
 //   product(x, ka, kb) = (lo ^ hi ^ kb) * 0xCD9E8D57,  lo and hi: the halves of (x + ka) * 0xD2511F53
 //   hash(x, ka, kb)    = halves of product(x, ka, kb), XORed
@@ -9,11 +9,18 @@
 //   slot s = u ^ rho;  r8 = byte s % 4 of (s < 4 ? w0 : w1)
 //   register position q = p ^ (r8 << 3) ^ s
 //   minus sign:  bit 8 * (p % 4) + 7 - s of hash(512c + 2 * (q / 8) + (p / 4) % 2, k0, k1)
-//   sketch of k floats:  q = r * k + m goes to float m ^ (kFold[r] & (k - 1))
 //
-// A thread owns the register positions of one 16-byte vector, so for each slot it loads the vector whose index is its
-// own XOR a few drawn bits: XOR above the vector permutes whole vectors within a row (loads stay coalesced), XOR within
-// the vector is a static choice of accumulator.
+//   value: the element as float32 (exact for all types but float64, which is rounded to nearest even); elements that
+//   are not finite or of |x| > 2^100 are left out
+//   sketch of k <= 2048 floats:  q = r * k + m goes to float m ^ (kFold[r] & (k - 1))
+//   sketch of 4096 floats:       q goes to float q + 2048 * h, the superrow's half
+//                                h = (c % 2) ^ (bit 0 of hash(4 * (c / 2) + 2, k2, k3))
+//
+// A thread owns the register positions of one 16-byte vector (of float64 elements: two), so for each slot it loads the
+// vector whose index is its own XOR a few drawn bits: XOR above the vector permutes whole vectors within a row (loads
+// stay coalesced), XOR within the vector is a static choice of accumulator. Eight positions are an octet: r8 permutes
+// octets. It is two vectors of float32, four of float64, half a vector of 8-bit elements (where the lowest bit of r8
+// swaps the vector's halves).
 #pragma once
 
 #include <cstdint>
@@ -44,54 +51,93 @@ __device__ __forceinline__ std::uint32_t hash(std::uint32_t x, std::uint32_t ka,
   return fold_halves(hash_product(x, ka, kb));
 }
 
-// Where a thread finds its vector in each of a superrow's eight slots, in bytes from the superrow's beginning.
+// The superrow of pair 2 * pair, 2 * pair + 1 whose positions are in half `half` of a sketch of 4096 floats.
+__device__ __forceinline__ std::uint32_t superrow_of_half(std::uint32_t pair, std::uint32_t half,
+                                                          const SketchKeys& keys) {
+  return 2 * pair + ((half ^ hash(4 * pair + 2, keys.k2, keys.k3)) & 1);
+}
+
+// Where a thread finds its vector in each of a superrow's eight slots. `member`: index of its vector in a row.
 template <typename Element>
 struct SuperrowMap {
-  static constexpr bool kFour = Element::kBytes == 4;
-  static constexpr int kShift = kFour ? 5 : 4;  // r8 << 3 positions, in bytes of vectors of 4 or 8 positions
-  static constexpr std::uint32_t kRowBytes = kRegisterSketch * Element::kBytes;
+  static constexpr std::uint32_t kOctetBytes = 8 * Element::kBytes;
+  static constexpr int kOctetVectors = Element::kBytes / 2;  // 0: a vector holds two octets
 
   std::uint32_t low, high;  // the eight r8
-  std::uint32_t own;
+  std::uint32_t own;        // octet and row, XOR rho
+  const char* begin;        // of the superrow
 
-  __device__ __forceinline__ SuperrowMap(std::uint32_t superrow, std::uint32_t member, std::uint32_t k2,
-                                         std::uint32_t k3) {
-    const std::uint64_t product = hash_product(4 * superrow, k2, k3);
+  __device__ __forceinline__ SuperrowMap(const char* input, std::uint32_t superrow, std::uint32_t member,
+                                         const SketchKeys& keys)
+      : begin(input + std::uint64_t{superrow} * (kSuperrow * Element::kBytes)) {
+    const std::uint64_t product = hash_product(4 * superrow, keys.k2, keys.k3);
     low = fold_halves(product);
-    high = hash(4 * superrow + 1, k2, k3);
-    own = (member * 16) ^ (static_cast<std::uint32_t>(product >> 61) * kRowBytes);
+    high = hash(4 * superrow + 1, keys.k2, keys.k3);
+    const std::uint32_t octet = kOctetVectors ? member / max(kOctetVectors, 1) : 2 * member;
+    own = octet ^ (static_cast<std::uint32_t>(product >> 61) << 8);
   }
-  __device__ __forceinline__ std::uint32_t offset(int slot) const {
-    const std::uint32_t word = slot < 4 ? low : high;
-    const int right = 8 * (slot & 3) - kShift;
-    const std::uint32_t drawn = (right < 0 ? word << -right : word >> right) & (0xffu << kShift);
-    return drawn ^ own ^ (slot * kRowBytes + (kFour ? (slot >> 2) << 4 : 0));
+  __device__ __forceinline__ std::uint32_t r8(int slot) const {
+    return __byte_perm(slot < 4 ? low : high, 0, 0x4440 + (slot & 3));
+  }
+  // The vector of an element of 8 bits has its halves swapped.
+  __device__ __forceinline__ bool swapped(int slot) const {
+    return Element::kBytes == 1 && ((slot < 4 ? low : high) >> (8 * (slot & 3)) & 1);
+  }
+  __device__ __forceinline__ const char* vector(int slot, std::uint32_t member) const {
+    const std::uint32_t drawn = r8(slot);
+    const std::uint32_t octet = (Element::kBytes == 1 ? drawn & 0xfeu : drawn) ^ own ^ (slot << 8);
+    const char* first = begin;
+    if constexpr (Element::kBytes == 4) first += 16 * ((member ^ (slot >> 2)) & 1);
+    if constexpr (Element::kBytes == 8) first += 16 * ((member ^ (slot >> 1)) & 3);
+    return first + std::uint64_t{octet} * kOctetBytes;
   }
 };
 
-// Signs of the elements that a thread adds to its accumulators, for all slots of one superrow.
+// Signs of the elements that a thread adds to its accumulators, for all slots of one superrow: element e (of word j,
+// byte or half b) of the vector that it loads for slot s, halves of a vector of 8-bit elements put in order.
 template <int kBytes>
 struct SignWords;
 template <>
-struct SignWords<4> {
-  std::uint32_t even, odd;  // for slots 0-3 and 4-7: the upper slots swap neighbouring vectors
+struct SignWords<8> {
+  std::uint32_t even, odd;  // for slots 0-3 and 4-7: these bits of the slot choose among the octet's vectors
 
-  __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, std::uint32_t k0, std::uint32_t k1)
-      : even(hash(superrow * 512 + member, k0, k1)), odd(hash(superrow * 512 + (member ^ 1), k0, k1)) {}
-  // `word` holds element `e` of the vector that the thread loaded for slot s.
-  __device__ __forceinline__ std::uint32_t apply(std::uint32_t word, int s, int e) const {
+  __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, const SketchKeys& keys) {
+    even = hash(superrow * 512 + member / 2, keys.k0, keys.k1);
+    odd = hash(superrow * 512 + (member / 2 ^ 1), keys.k0, keys.k1);
+    if (member & 1) {
+      even = __byte_perm(even, 0, 0x1032);
+      odd = __byte_perm(odd, 0, 0x1032);
+    }
+  }
+  __device__ __forceinline__ std::uint32_t minus(int s, int e) const {
     const std::uint32_t h = s < 4 ? even : odd;
-    return word ^ (h << (24 - 8 * e + s) & 0x80000000u);
+    return h << (24 - 8 * (2 * (s >> 1 & 1) + e) + s) & 0x80000000u;
+  }
+};
+template <>
+struct SignWords<4> {
+  std::uint32_t even, odd;  // for slots 0-3, shifted down by 4, and 4-7: the upper slots swap neighbouring vectors
+
+  __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, const SketchKeys& keys)
+      : even(hash(superrow * 512 + member, keys.k0, keys.k1) >> 4),
+        odd(hash(superrow * 512 + (member ^ 1), keys.k0, keys.k1)) {}
+  // Adds the element with its sign. Predicates cost fewer instructions than a sign bit brought into place: seven of
+  // them come out of a word at once.
+  __device__ __forceinline__ void add(float& sum, float value, int s, int e) const {
+    const std::uint32_t h = s < 4 ? even : odd;
+    asm("{.reg .pred minus; .reg .b32 bit; and.b32 bit, %1, %2; setp.ne.u32 minus, bit, 0;"
+        "@minus sub.f32 %0, %0, %3; @!minus add.f32 %0, %0, %3;}"
+        : "+f"(sum)
+        : "r"(h), "r"(1u << (8 * e + 3 - (s & 3))), "f"(value));
   }
 };
 template <>
 struct SignWords<2> {
   std::uint32_t pairs[4];  // bit 15 - s and bit 31 - s: signs of both elements of a word in slot s
 
-  __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, std::uint32_t k0,
-                                       std::uint32_t k1) {
-    const std::uint32_t low = hash(superrow * 512 + 2 * member, k0, k1);
-    const std::uint32_t high = hash(superrow * 512 + 2 * member + 1, k0, k1);
+  __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, const SketchKeys& keys) {
+    const std::uint32_t low = hash(superrow * 512 + 2 * member, keys.k0, keys.k1);
+    const std::uint32_t high = hash(superrow * 512 + 2 * member + 1, keys.k0, keys.k1);
     pairs[0] = __byte_perm(low, 0, 0x1404);
     pairs[1] = __byte_perm(low, 0, 0x3424);
     pairs[2] = __byte_perm(high, 0, 0x1404);
@@ -101,13 +147,24 @@ struct SignWords<2> {
     return word ^ (pairs[j] << s & 0x80008000u);
   }
 };
+template <>
+struct SignWords<1> {
+  std::uint32_t words[4];
 
-// The sign of one element of the vector that a thread loaded for a slot: true is minus.
-template <typename Element>
-__device__ __forceinline__ bool sign_of_element(std::uint32_t superrow, std::uint32_t member, std::uint32_t slot,
-                                                std::uint32_t e, std::uint32_t k0, std::uint32_t k1) {
-  const std::uint32_t word = Element::kBytes == 4 ? member ^ (slot >> 2) : 2 * member + (e >> 2);
-  return hash(superrow * 512 + word, k0, k1) >> (8 * (e & 3) + 7 - slot) & 1;
+  __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, const SketchKeys& keys) {
+#pragma unroll
+    for (std::uint32_t j = 0; j < 4; ++j) words[j] = hash(superrow * 512 + 4 * member + j, keys.k0, keys.k1);
+  }
+  __device__ __forceinline__ std::uint32_t apply(std::uint32_t word, int s, int j) const {
+    return word ^ (words[j] << s & 0x80808080u);
+  }
+};
+
+// The sign of the element at position p of slot s's row whose register position is q: true is minus.
+__device__ __forceinline__ bool sign_of_element(std::uint32_t superrow, std::uint32_t slot, std::uint32_t p,
+                                                std::uint32_t q, const SketchKeys& keys) {
+  const std::uint32_t word = superrow * 512 + 2 * (q / 8) + (p / 4) % 2;
+  return hash(word, keys.k0, keys.k1) >> (8 * (p % 4) + 7 - slot) & 1;
 }
 
 // Folding 2048 register positions to k: position r * k + (j ^ kFold[r]) goes to j. Without the XOR, positions p and

@@ -1,238 +1,205 @@
-// Streaming a bucket's superrows through one thread: loads, the guard, the exact path, norm and sketch.
+// Streaming a bucket's superrows through the threads of a CTA: norm, counts, fingerprint and sketch.
 #pragma once
 
 #include <cstdint>
 
 #include "abi.hpp"
+#include "accumulate.cuh"
 #include "element.cuh"
-#include "memory.cuh"
+#include "exact.cuh"
 #include "sketch_map.cuh"
+#include "stream_memory.cuh"
+#include "vectors.cuh"
 
 namespace gradprobe::gate {
 
-// What a thread gathers off the fast path: where float32 sums can't be trusted or an element is not finite, and zeros
-// when they are counted. In shared memory, one for each thread: the fast path has no registers to spare for it.
-struct SideSums {
-  double sum_squares;
-  std::uint32_t max_bits;
-  std::uint32_t nan_count;
-  std::uint32_t inf_count;
-  std::uint32_t zero_count;
-};
+inline constexpr std::uint32_t kAllSuperrows = 2;  // instead of a half
 
-// One bucket as the threads of a CTA stream it.
-struct StreamSource {
-  const char* input;
-  std::uint64_t count;
-  SketchKeys keys;
-  bool aligned;  // to 16 bytes
-  bool count_zeros;
-};
+// A range of superrows, or those of one half of it, that the teams of a CTA take in turns.
+struct SuperrowTurns {
+  std::uint32_t begin, end, half;
 
-struct StreamMemory {
-  float sketch[kMaxTeams * kRegisterSketch];  // register sketches of the teams; kPerVector floats belong to a thread
-  StreamSource source;
-  unsigned long long first_nonfinite;
-  SideSums side[kThreads];
-};
-// The CTA's own. A function's shared variable has one address, so nothing need be passed to the functions that aren't
-// inlined.
-__device__ __forceinline__ StreamMemory& stream_memory() {
-  __shared__ StreamMemory memory;
-  return memory;
-}
-
-template <typename Element>
-struct ThreadSums {
-  float sketch[Element::kPerVector] = {};
-  double sum_squares = 0;
-  std::uint32_t max_bits = 0;
-};
-
-// A vector at the end of the bucket or at an address that isn't a multiple of 16. `left` elements of the bucket remain
-// at p (possibly none or fewer): what lies behind them reads as zero and is not touched, except within the aligned 16
-// bytes in which elements of the bucket lie. Not inlined, or it would break up the fast path's batch of loads.
-template <typename Element>
-__device__ __noinline__ uint4 load_guarded(const char* p, long long left) {
-  if (left >= Element::kPerVector) {
-    const std::uint32_t past = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(p)) & 15;
-    const char* aligned = p - past;
-    const uint4 low = load_cached(aligned);
-    if (past == 0) return low;
-    const uint4 high = load_cached(aligned + 16);
-    std::uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    if (past & 8) {
-#pragma unroll
-      for (int i = 0; i < 6; ++i) w[i] = w[i + 2];
-    }
-    if (past & 4) {
-#pragma unroll
-      for (int i = 0; i < 5; ++i) w[i] = w[i + 1];
-    }
-    const std::uint32_t bits = 8 * (past & 3);
-    return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
-                      __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
+  __device__ __forceinline__ std::uint32_t first() const {
+    return half == kAllSuperrows ? begin : begin / 2;
   }
-  std::uint32_t w[4] = {};
-#pragma unroll
-  for (int e = 0; e < Element::kPerVector; ++e) {
-    if (e < left) {
-      if constexpr (Element::kBytes == 4) {
-        w[e] = reinterpret_cast<const std::uint32_t*>(p)[e];
-      } else {
-        w[e / 2] |= std::uint32_t{reinterpret_cast<const std::uint16_t*>(p)[e]} << (16 * (e % 2));
-      }
-    }
+  __device__ __forceinline__ std::uint32_t last() const {
+    return half == kAllSuperrows ? end : (end + 1) / 2;
   }
-  return make_uint4(w[0], w[1], w[2], w[3]);
-}
+  // False: the turn's superrow is not in the range.
+  __device__ __forceinline__ bool superrow(std::uint32_t turn, const SketchKeys& keys, std::uint32_t& superrow) const {
+    superrow = turn;
+    if (half == kAllSuperrows) return true;
+    superrow = superrow_of_half(turn, half, keys);
+    return superrow >= begin && superrow < end;
+  }
+};
 
-// Measures, again from memory and element by element in float64, the vectors that the thread loads for slots 0-3
-// (groups & 1) and 4-7 (groups & 2) of a superrow. What isn't finite is counted and left out of the sketch, which stays
-// finite. Sums go to shared memory, so the caller keeps its registers.
-template <typename Element>
-__device__ __noinline__ void measure_exactly(std::uint32_t superrow, std::uint32_t groups) {
-  constexpr std::uint32_t kPerWord = 4 / Element::kBytes;
+// What is only measured when it is asked for.
+template <typename Element, int kVectors>
+__device__ __forceinline__ void measure_extras(const uint4* vectors) {
   StreamMemory& memory = stream_memory();
-  SideSums& sums = memory.side[threadIdx.x];
-  float* sketch = memory.sketch + threadIdx.x * Element::kPerVector;
-  const SketchKeys keys = memory.source.keys;
-  const std::uint32_t member = threadIdx.x % Element::kTeamThreads;
-  const SuperrowMap<Element> map(superrow, member, keys.k2, keys.k3);
-#pragma unroll 1
-  for (std::uint32_t slot = 0; slot < 8; ++slot) {
-    if (!(groups >> (slot / 4) & 1)) continue;
-    const std::uint64_t element =
-        std::uint64_t{superrow} * kSuperrow + map.offset(static_cast<int>(slot)) / Element::kBytes;
-    uint4 words = load_guarded<Element>(memory.source.input + element * Element::kBytes,
-                                        static_cast<long long>(memory.source.count - element));
-#pragma unroll 1
-    for (std::uint32_t e = 0; e < Element::kPerVector; ++e) {
-      const std::uint32_t bits = Element::magnitude(words.x, e % kPerWord);
-      const bool negative = Element::negative(words.x, e % kPerWord);
-      if (e % kPerWord == kPerWord - 1) words = make_uint4(words.y, words.z, words.w, 0);
-      if (bits < Element::kInfinity) {
-        const float value = Element::decode(bits);
-        sums.sum_squares += static_cast<double>(value) * value;
-        sums.max_bits = max(sums.max_bits, bits);
-        const bool flip = sign_of_element<Element>(superrow, member, slot, e, keys.k0, keys.k1) != negative;
-        sketch[e ^ (slot % Element::kPerVector)] += flip ? -value : value;
-      } else {
-        ++(bits > Element::kInfinity ? sums.nan_count : sums.inf_count);
-        // Most threads of an all-NaN bucket find a smaller index here and leave the atomic alone.
-        volatile unsigned long long* first_nonfinite = &memory.first_nonfinite;
-        if (element + e < *first_nonfinite) atomicMin(&memory.first_nonfinite, element + e);
-      }
+  if (memory.source.count_zeros) {
+    std::uint32_t count = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) count += zeros<Element>(vectors[i]);
+    memory.zero_count[threadIdx.x] += count;
+  }
+  if (memory.source.fingerprint) {
+    std::uint64_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      sum += vectors[i].x;
+      sum += vectors[i].y;
+      sum += vectors[i].z;
+      sum += vectors[i].w;
     }
+    memory.words[threadIdx.x] += sum;
   }
 }
 
-// Measures what a thread loads of one superrow. kWhole: all of it lies in the bucket, at a multiple of 16 bytes.
-template <typename Element, bool kSketch, bool kWhole>
-__device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadSums<Element>& sums) {
+// Measures what a thread loads of one superrow, kInFlight vectors at a time.
+template <typename Element, bool kSketch, int kInFlight, typename Vectors>
+__device__ __forceinline__ void measure_superrow(std::uint32_t superrow, const Vectors& loader,
+                                                 ThreadSums<Element>& sums) {
+  using Sums = ThreadSums<Element>;
   const StreamSource& source = stream_memory().source;
-  const std::uint32_t member = threadIdx.x % Element::kTeamThreads;
-  const SuperrowMap<Element> map(superrow, member, source.keys.k2, source.keys.k3);
-  const char* begin = source.input + std::uint64_t{superrow} * kSuperrow * Element::kBytes;
-  uint4 vectors[8];
-#pragma unroll
-  for (int s = 0; s < 8; ++s) {
-    if constexpr (kWhole) {
-      vectors[s] = load_streaming(begin + map.offset(s));
-    } else {
-      const std::uint64_t element = std::uint64_t{superrow} * kSuperrow + map.offset(s) / Element::kBytes;
-      vectors[s] = load_guarded<Element>(begin + map.offset(s), static_cast<long long>(source.count - element));
-    }
-  }
   std::uint32_t slow = 0;
-  const SignWords<Element::kBytes> signs(superrow, member, source.keys.k0, source.keys.k1);
 #pragma unroll
-  for (int group = 0; group < 8; group += 4) {
-    if (source.count_zeros) {
-      std::uint32_t zeros = 0;
+  for (int m = 0; m < Element::kMembers; ++m) {
+    const std::uint32_t member = first_member<Element>() + m * kThreads;
+    const SuperrowMap<Element> map(source.input, superrow, member, source.keys);
+    const SignWords<Element::kBytes> signs(superrow, member, source.keys);
 #pragma unroll
-      for (int s = group; s < group + 4; ++s) {
-        zeros += Element::zeros(vectors[s].x) + Element::zeros(vectors[s].y) + Element::zeros(vectors[s].z) +
-                 Element::zeros(vectors[s].w);
+    for (int first = 0; first < 8; first += kInFlight) {
+      uint4 vectors[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) vectors[i] = loader.load(map.vector(first + i, member));
+      if (source.count_zeros || source.fingerprint) measure_extras<Element, kInFlight>(vectors);
+      if constexpr (Element::kBytes == 1) {
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) {
+          const uint4 v = vectors[i];
+          if (map.swapped(first + i)) vectors[i] = make_uint4(v.z, v.w, v.x, v.y);
+        }
       }
-      stream_memory().side[threadIdx.x].zero_count += zeros;
-    }
-    typename Element::Maximum maximum;
 #pragma unroll
-    for (int s = group; s < group + 4; ++s) {
-      maximum.add(vectors[s].x);
-      maximum.add(vectors[s].y);
-      maximum.add(vectors[s].z);
-      maximum.add(vectors[s].w);
-    }
-    if (!Element::fast(maximum.bits())) {
-      slow |= 1u << (group / 4);
-      continue;
-    }
-    sums.max_bits = max(sums.max_bits, maximum.bits());
-    float squares[4] = {};
-#pragma unroll
-    for (int s = group; s < group + 4; ++s) {
-      const std::uint32_t words[4] = {vectors[s].x, vectors[s].y, vectors[s].z, vectors[s].w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const std::uint32_t word = kSketch ? signs.apply(words[j], s, j) : words[j];
-        if constexpr (Element::kBytes == 4) {
-          const float value = Element::decode(word);
-          if (kSketch) sums.sketch[j ^ (s & 3)] += value;
-          squares[j] = fmaf(value, value, squares[j]);
-        } else {
-          const float2 pair = Element::decode_pair(word);
-          if (kSketch) {
-            sums.sketch[(2 * j) ^ s] += pair.x;
-            sums.sketch[(2 * j + 1) ^ s] += pair.y;
-          }
-          squares[j] = fmaf(pair.x, pair.x, squares[j]);
-          squares[j] = fmaf(pair.y, pair.y, squares[j]);
+      for (int i = 0; i < kInFlight; i += Sums::kGroup) {
+        if (!sums.template add<kSketch>(vectors + i, first + i, m, signs)) {
+          slow |= ((1u << Sums::kGroup) - 1) << (8 * m + first + i);
         }
       }
     }
-    sums.sum_squares += static_cast<double>((squares[0] + squares[1]) + (squares[2] + squares[3]));
   }
+  sums.flush();
   // Here, and not in the loop, the vectors' registers are free for the call.
-  if (slow) measure_exactly<Element>(superrow, slow);
+  if (slow) sums.sum_squares += measure_exactly<Element>(superrow, slow);
 }
 
-// Adds the thread's sums to those in shared memory.
+// Adds a thread's sums to those in shared memory. By whole warps.
 template <typename Element>
 __device__ __forceinline__ void add_to_shared(const ThreadSums<Element>& sums) {
   StreamMemory& memory = stream_memory();
-  SideSums& side = memory.side[threadIdx.x];
-  side.sum_squares += sums.sum_squares;
-  side.max_bits = max(side.max_bits, sums.max_bits);
+  memory.sum_squares[threadIdx.x] += sums.sum_squares;
 #pragma unroll
-  for (int i = 0; i < Element::kPerVector; ++i) {
-    memory.sketch[threadIdx.x * Element::kPerVector + i] += sums.sketch[i];
+  for (int m = 0; m < Element::kMembers; ++m) {
+    float* sketch = member_sketch<Element>(m);
+#pragma unroll
+    for (int e = 0; e < Element::kPerVector; ++e) sketch[e] += sums.sketch[m * Element::kPerVector + e];
   }
+  unsigned long long bits = magnitude_bits(sums.magnitude());
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, distance));
+  if (threadIdx.x % 32 == 0) memory.max_bits[threadIdx.x / 32] = max(memory.max_bits[threadIdx.x / 32], bits);
 }
 
-// A superrow at the end of a bucket, or of a bucket that isn't aligned to 16 bytes.
+// Whole superrows of a bucket that isn't aligned to 16 bytes.
 template <typename Element>
-__device__ __noinline__ void measure_guarded(std::uint32_t superrow) {
+__device__ __noinline__ void stream_unaligned(SuperrowTurns turns) {
+  const StreamSource& source = stream_memory().source;
+  const ShiftedVectors<false> vectors(source, Element::kBytes);
   ThreadSums<Element> sums;
-  measure_superrow<Element, true, false>(superrow, sums);
+  const std::uint32_t last = turns.last();
+  for (std::uint32_t turn = turns.first() + threadIdx.x / Element::kTeamThreads; turn < last; turn += Element::kTeams) {
+    asm volatile("" ::: "memory");
+    std::uint32_t superrow;
+    if (turns.superrow(turn, source.keys, superrow)) measure_superrow<Element, true, 4>(superrow, vectors, sums);
+  }
   add_to_shared(sums);
 }
 
-// Superrows begin...end - 1, one for each team of the CTA at a time; the sums go to shared memory.
-template <typename Element, bool kSketch>
-__device__ __forceinline__ void stream_superrows(std::uint32_t begin, std::uint32_t end) {
-  const StreamSource& source = stream_memory().source;
-  const std::uint32_t whole = source.aligned ? min(end, static_cast<std::uint32_t>(source.count / kSuperrow)) : 0;
-  std::uint32_t superrow = begin + threadIdx.x / Element::kTeamThreads;
+// The superrow in which a bucket ends, by one team.
+template <typename Element>
+__device__ __noinline__ void stream_end(std::uint32_t superrow) {
   ThreadSums<Element> sums;
-  for (; superrow < whole; superrow += Element::kTeams) {
-    // The source is read anew for every superrow: in registers it would crowd out the vectors.
-    asm volatile("" ::: "memory");
-    measure_superrow<Element, kSketch, true>(superrow, sums);
-  }
+  measure_superrow<Element, true, 4>(superrow, ShiftedVectors<true>(stream_memory().source, Element::kBytes), sums);
   add_to_shared(sums);
-  for (; superrow < end; superrow += Element::kTeams) measure_guarded<Element>(superrow);
+}
+
+// The threads' sums and register sketches to zero. By all threads of the CTA, as all that follows.
+template <typename Element>
+__device__ __forceinline__ void clear_sketch() {
+#pragma unroll
+  for (int m = 0; m < Element::kMembers; ++m) {
+#pragma unroll
+    for (int e = 0; e < Element::kPerVector; ++e) member_sketch<Element>(m)[e] = 0;
+  }
+}
+template <typename Element>
+__device__ __forceinline__ void clear_sums() {
+  StreamMemory& memory = stream_memory();
+  memory.sum_squares[threadIdx.x] = 0;
+  memory.words[threadIdx.x] = 0;
+  memory.nan_count[threadIdx.x] = 0;
+  memory.inf_count[threadIdx.x] = 0;
+  memory.zero_count[threadIdx.x] = 0;
+  if (threadIdx.x % 32 == 0) memory.max_bits[threadIdx.x / 32] = 0;
+  __syncwarp();
+  clear_sketch<Element>();
+}
+
+// Adds superrows begin...end - 1 of the source, or those of them that belong to `half` (0 or 1) of a sketch of 4096
+// floats, to the sums and to the teams' register sketches.
+template <typename Element, bool kSketch>
+__device__ __forceinline__ void stream_superrows(std::uint32_t begin, std::uint32_t end, std::uint32_t half) {
+  const StreamSource& source = stream_memory().source;
+  const std::uint32_t whole = min(end, static_cast<std::uint32_t>(source.count / kSuperrow));
+  const SuperrowTurns turns{begin, whole, half};
+  if (source.aligned) {
+    ThreadSums<Element> sums;
+    const std::uint32_t last = turns.last();
+    for (std::uint32_t turn = turns.first() + threadIdx.x / Element::kTeamThreads; turn < last;
+         turn += Element::kTeams) {
+      // The source is read anew for every superrow: in registers it would crowd out the vectors.
+      asm volatile("" ::: "memory");
+      std::uint32_t superrow;
+      if (!turns.superrow(turn, source.keys, superrow)) continue;
+      measure_superrow<Element, kSketch, Element::kBytes == 1 ? 4 : 8>(superrow, AlignedVectors{}, sums);
+    }
+    add_to_shared(sums);
+  } else {
+    stream_unaligned<Element>(turns);
+  }
+  if (whole == end) return;
+  // The team whose turn it is.
+  if ((whole - begin) % Element::kTeams != threadIdx.x / Element::kTeamThreads) return;
+  if (half != kAllSuperrows && superrow_of_half(whole / 2, half, source.keys) != whole) return;
+  stream_end<Element>(whole);
+}
+
+// A thread's totals; the maximum is its warp's, the first non-finite element is the CTA's to add.
+template <typename Element>
+__device__ __forceinline__ PartialScalars thread_scalars() {
+  const StreamMemory& memory = stream_memory();
+  PartialScalars s{};
+  s.sum_squares = memory.sum_squares[threadIdx.x];
+  s.max_abs = __longlong_as_double(static_cast<long long>(memory.max_bits[threadIdx.x / 32]));
+  s.nan_count = memory.nan_count[threadIdx.x];
+  s.inf_count = memory.inf_count[threadIdx.x];
+  s.zero_count = memory.zero_count[threadIdx.x];
+  s.first_nonfinite = ~std::uint64_t{0};
+  s.words = memory.words[threadIdx.x];
+  s.start_ns = ~std::uint64_t{0};
+  return s;
 }
 
 }  // namespace gradprobe::gate

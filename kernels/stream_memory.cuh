@@ -1,0 +1,62 @@
+// What the threads of a CTA share while they stream a bucket.
+#pragma once
+
+#include <cstdint>
+
+#include "abi.hpp"
+#include "element.cuh"
+#include "sketch_map.cuh"
+
+namespace gradprobe::gate {
+
+// One bucket as the threads of a CTA stream it.
+struct StreamSource {
+  const char* input;
+  std::uint64_t count;
+  SketchKeys keys;
+  bool aligned;      // to 16 bytes
+  bool count_zeros;  // the fill behind the end of the bucket's last superrow counts as zeros
+  bool fingerprint;
+};
+
+inline constexpr int kWarps = static_cast<int>(kThreads) / 32;
+
+// Beside the source there are the sums that outlive the streaming loops, whose registers are all taken. An element of
+// an array belongs to one thread, of max_bits to one warp.
+struct StreamMemory {
+  float sketch[kMaxTeams * kRegisterSketch];  // one register sketch a team
+  double sum_squares[kThreads];
+  std::uint64_t words[kThreads];
+  std::uint32_t nan_count[kThreads];
+  std::uint32_t inf_count[kThreads];
+  std::uint32_t zero_count[kThreads];
+  unsigned long long max_bits[kWarps];  // of the largest |x| as a double
+  unsigned long long first_nonfinite;
+  StreamSource source;
+};
+static_assert(sizeof(StreamMemory) <= 46 * 1024 + 512, "the rest of a CTA's 48 KiB is the caller's");
+
+// The CTA's own. A function's shared variable has one address, so nothing need be passed to the functions that aren't
+// inlined.
+__device__ __forceinline__ StreamMemory& stream_memory() {
+  __shared__ StreamMemory memory;
+  return memory;
+}
+
+// The thread's vector in a row; the second one of a thread that has two is kThreads further.
+template <typename Element>
+__device__ __forceinline__ std::uint32_t first_member() {
+  return threadIdx.x % Element::kTeamThreads;
+}
+// The register sketch of the thread's team.
+template <typename Element>
+__device__ __forceinline__ float* team_sketch() {
+  return stream_memory().sketch + threadIdx.x / Element::kTeamThreads * kRegisterSketch;
+}
+// The thread's own positions in it.
+template <typename Element>
+__device__ __forceinline__ float* member_sketch(int member) {
+  return team_sketch<Element>() + (first_member<Element>() + member * kThreads) * Element::kPerVector;
+}
+
+}  // namespace gradprobe::gate
