@@ -11,6 +11,7 @@ namespace gradprobe::gate {
 template <int kElementBytes>
 struct VectorLayout {
   static constexpr int kBytes = kElementBytes;
+  static constexpr int kScale = 0;  // the fast path works with 2^kScale times the elements
   static constexpr int kPerVector = 16 / kBytes;
   static constexpr int kRowVectors = static_cast<int>(kRegisterSketch) / kPerVector;
   // Vectors of a row that belong to one thread.
