@@ -11,6 +11,7 @@ namespace gradprobe::gate {
 template <int kElementBytes>
 struct VectorLayout {
   static constexpr int kBytes = kElementBytes;
+  static constexpr int kScale = 0;  // the fast path works with 2^kScale times the elements
   static constexpr int kPerVector = 16 / kBytes;
   static constexpr int kRowVectors = static_cast<int>(kRegisterSketch) / kPerVector;
   // Vectors of a row that belong to one thread.
@@ -104,7 +105,6 @@ struct PairMaximum {
 
 struct Bf16 : VectorLayout<2> {
   using Maximum = PairMaximum;
-  static constexpr int kScale = 0;
   static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return in_fast_range(max_bits, 1u << 7); }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return __uint_as_float(max_bits << 16); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return __uint_as_float(bits << 16); }
@@ -131,7 +131,6 @@ struct HalfPairs {
 
 struct F16 : VectorLayout<2>, HalfPairs {
   using Maximum = PairMaximum;
-  static constexpr int kScale = 0;
   // Squares of finite values lie between 2^-48 and 2^32: only NaN and Inf leave the fast path.
   static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return max_bits < 0x7c00; }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return to_float(max_bits); }
@@ -143,7 +142,6 @@ struct F16 : VectorLayout<2>, HalfPairs {
 struct F8E4m3 : VectorLayout<1>, HalfPairs {
   using Maximum = PairMaximum;
 #if __CUDA_ARCH__ >= 890
-  static constexpr int kScale = 0;
   static constexpr std::uint32_t kNonfinite = 0x7c00;
   static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
     uint2 pairs;
@@ -178,7 +176,6 @@ struct F8E4m3 : VectorLayout<1>, HalfPairs {
 // OCP FP8 E5M2: the upper byte of a float16.
 struct F8E5m2 : VectorLayout<1>, HalfPairs {
   using Maximum = PairMaximum;
-  static constexpr int kScale = 0;
   static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
     return {__byte_perm(word, 0, 0x1404), __byte_perm(word, 0, 0x3424)};
   }

@@ -88,11 +88,13 @@ template <typename Element>
 __device__ __forceinline__ void add_to_shared(const ThreadSums<Element>& sums) {
   StreamMemory& memory = stream_memory();
   if constexpr (Element::kBytes != 1) memory.sum_squares[thread_index()] += sums.sum_squares;
+  // The fast path's elements are 2^kScale times the bucket's.
+  constexpr float kUnscale = Element::kScale ? 0x1p8f : 1.0f;
 #pragma unroll
   for (int m = 0; m < Element::kMembers; ++m) {
     float* sketch = member_sketch<Element>(m);
 #pragma unroll
-    for (int e = 0; e < Element::kPerVector; ++e) sketch[e] += sums.sketch[m * Element::kPerVector + e];
+    for (int e = 0; e < Element::kPerVector; ++e) sketch[e] += kUnscale * sums.sketch[m * Element::kPerVector + e];
   }
   unsigned long long bits = magnitude_bits(sums.magnitude());
 #pragma unroll
