@@ -19,7 +19,8 @@ constexpr std::uint64_t kMargin = 512;  // behind the pool's last part: unaligne
 constexpr std::uint64_t kOtherMemory = 256ull << 20;
 constexpr std::uint32_t kGroupBuckets = 64;
 constexpr std::uint64_t kNanBytes = 25ull << 20;
-constexpr std::uint64_t kPieceBytes = 4ull << 20;
+// No multiple of anything that the kernels divide a buffer into.
+constexpr std::uint64_t kPieceBytes = 1021 * 256;
 constexpr std::uint64_t kHostSketchBytes = 1ull << 20;  // a float64 sketch of more takes the host too long
 constexpr std::uint64_t kKey = 0x5eed;
 
@@ -370,8 +371,7 @@ void Benchmark::check_planted(Datatype type, std::uint64_t bytes, std::uint32_t 
 }
 
 void Benchmark::run(Datatype type) {
-  const std::uint64_t piece = std::min(kPieceBytes, sizes_.front());
-  const Content content(type, device_.standin ? piece : kPieceBytes);
+  const Content content(type, kPieceBytes);
   content.fill(pool_.address(), pool_bytes_);
   check(cuMemcpyDtoD(copy_.address(), pool_.address(), pool_bytes_), "cuMemcpyDtoD");
   report_.heading();
