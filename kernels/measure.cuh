@@ -121,9 +121,9 @@ __device__ inline void plan_part(const GateParams& params, CtaMemory& memory) {
                    params.pass == kResultPass};
 }
 
-// Adds the threads' scalars. By all threads.
+// Adds the threads' scalars. By all threads. Not inlined: nothing of it may take registers from the streaming loops.
 template <typename Element>
-__device__ __forceinline__ void gather_threads() {
+__device__ __noinline__ void gather_threads() {
   CtaMemory& memory = cta_memory();
   const PartialScalars cta = ScalarBlockReduce(memory.reduce.block).Reduce(thread_scalars<Element>(), AddScalars{});
   __syncthreads();
