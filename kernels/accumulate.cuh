@@ -10,9 +10,22 @@
 
 namespace gradprobe::gate {
 
+// Slots of a superrow whose vectors are not for the fast path: bit 8 * m + s is slot s of the thread's vector m of a
+// row.
+struct SlowSlots {
+  std::uint32_t bits;
+
+  // Opaque, or the compiler carries every group's part in a register of its own.
+  __device__ __forceinline__ SlowSlots() { asm volatile("mov.b32 %0, 0;" : "=r"(bits)); }
+  template <int kSlots>
+  __device__ __forceinline__ void add(int first) {
+    asm volatile("or.b32 %0, %0, %1;" : "+r"(bits) : "r"(((1u << kSlots) - 1) << first));
+  }
+};
+
 // A thread's sums, in registers. add() takes the vectors of slots first...first + kVectors - 1 of the thread's vector
-// `member` of a row and returns those that it has not added because they are not for the fast path: bit i is the vector
-// of slot first + i. flush() is called after each superrow.
+// `member` of a row; those that are not for the fast path it doesn't add, but notes. flush() is called after each
+// superrow.
 template <typename Element, int kElementBytes = Element::kBytes>
 struct ThreadSums;
 
@@ -23,11 +36,12 @@ struct ThreadSums<Element, 8> {
   unsigned long long max_bits = 0;
 
   template <bool kSketch, int kVectors>
-  __device__ __forceinline__ std::uint32_t add(const uint4* vectors, int first, int member, const SignWords<8>& signs) {
+  __device__ __forceinline__ void add(const uint4* vectors, int first, int member, const SignWords<8>& signs,
+                                      SlowSlots& slow) {
     std::uint32_t high = 0;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) high = max(high, max(vectors[i].y & 0x7fffffffu, vectors[i].w & 0x7fffffffu));
-    if (high >= Element::kLimitHigh) return (1u << kVectors) - 1;
+    if (high >= Element::kLimitHigh) return slow.add<kVectors>(8 * member + first);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int s = first + i;
@@ -44,7 +58,6 @@ struct ThreadSums<Element, 8> {
         }
       }
     }
-    return 0;
   }
   __device__ __forceinline__ void flush() {}
   __device__ __forceinline__ double magnitude() const {
@@ -54,7 +67,7 @@ struct ThreadSums<Element, 8> {
 
 // The largest element of `kVectors` vectors.
 template <typename Element, int kVectors>
-__device__ __forceinline__ std::uint32_t largest(const uint4* vectors) {
+__device__ __forceinline__ typename Element::Maximum largest(const uint4* vectors) {
   typename Element::Maximum maximum;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -63,7 +76,7 @@ __device__ __forceinline__ std::uint32_t largest(const uint4* vectors) {
     maximum.add(vectors[i].z);
     maximum.add(vectors[i].w);
   }
-  return maximum.bits();
+  return maximum;
 }
 __device__ __forceinline__ double sum_of(const float (&x)[4]) {
   return static_cast<double>((x[0] + x[1]) + (x[2] + x[3]));
@@ -76,10 +89,11 @@ struct ThreadSums<Element, 4> {
   std::uint32_t max_bits = 0;
 
   template <bool kSketch, int kVectors>
-  __device__ __forceinline__ std::uint32_t add(const uint4* vectors, int first, int, const SignWords<4>& signs) {
-    const std::uint32_t bits = largest<Element, kVectors>(vectors);
-    if (!Element::fast(bits)) return (1u << kVectors) - 1;
-    max_bits = max(max_bits, bits);
+  __device__ __forceinline__ void add(const uint4* vectors, int first, int, const SignWords<4>& signs,
+                                      SlowSlots& slow) {
+    const typename Element::Maximum maximum = largest<Element, kVectors>(vectors);
+    if (!Element::fast(maximum)) return slow.add<kVectors>(first);
+    max_bits = max(max_bits, maximum.bits());
     float squares[4] = {};
     // In this order the predicates of a byte of the signs are drawn together.
 #pragma unroll
@@ -97,7 +111,6 @@ struct ThreadSums<Element, 4> {
       }
     }
     sum_squares += sum_of(squares);
-    return 0;
   }
   __device__ __forceinline__ void flush() {}
   __device__ __forceinline__ double magnitude() const {
@@ -112,10 +125,11 @@ struct ThreadSums<Element, 2> {
   std::uint32_t max_bits = 0;
 
   template <bool kSketch, int kVectors>
-  __device__ __forceinline__ std::uint32_t add(const uint4* vectors, int first, int, const SignWords<2>& signs) {
-    const std::uint32_t bits = largest<Element, kVectors>(vectors);
-    if (!Element::fast(bits)) return (1u << kVectors) - 1;
-    max_bits = max(max_bits, bits);
+  __device__ __forceinline__ void add(const uint4* vectors, int first, int, const SignWords<2>& signs,
+                                      SlowSlots& slow) {
+    const typename Element::Maximum maximum = largest<Element, kVectors>(vectors);
+    if (!Element::fast(maximum)) return slow.add<kVectors>(first);
+    max_bits = max(max_bits, maximum.bits());
 #pragma unroll
     for (int group = 0; group < kVectors; group += 4) {
       float squares[4] = {};
@@ -136,7 +150,6 @@ struct ThreadSums<Element, 2> {
       }
       sum_squares += sum_of(squares);
     }
-    return 0;
   }
   __device__ __forceinline__ void flush() {}
   __device__ __forceinline__ double magnitude() const {
@@ -147,24 +160,23 @@ struct ThreadSums<Element, 2> {
 template <typename Element>
 struct ThreadSums<Element, 1> {
   float sketch[Element::kPerVector] = {};
-  float squares[2] = {};
+  float squares[4] = {};
   typename Element::Maximum maximum;
 
   template <bool kSketch, int kVectors>
-  __device__ __forceinline__ std::uint32_t add(const uint4* vectors, int first, int, const SignWords<1>& signs) {
+  __device__ __forceinline__ void add(const uint4* vectors, int first, int, const SignWords<1>& signs,
+                                      SlowSlots& slow) {
     // Vectors whose elements are held as pairs at a time.
     constexpr int kGroup = kVectors < 2 ? kVectors : 2;
-    std::uint32_t slow = 0;
 #pragma unroll
     for (int group = 0; group < kVectors; group += kGroup) {
-      if (!add_group<kSketch, kGroup>(vectors + group, first + group, signs)) slow |= ((1u << kGroup) - 1) << group;
+      add_group<kSketch, kGroup>(vectors + group, first + group, signs, slow);
     }
-    return slow;
   }
   __device__ __forceinline__ void flush() {
-    constexpr double kUnscale = Element::kScale ? 0x1p16 : 1;
+    constexpr double kUnscale = double{Element::kUnscale} * Element::kUnscale;
     double& sum_squares = stream_memory().sum_squares[thread_index()];
-    sum_squares = fma(static_cast<double>(squares[0] + squares[1]), kUnscale, sum_squares);
+    sum_squares = fma(sum_of(squares), kUnscale, sum_squares);
 #pragma unroll
     for (float& square : squares) square = 0;
   }
@@ -174,7 +186,8 @@ struct ThreadSums<Element, 1> {
 
  private:
   template <bool kSketch, int kGroup>
-  __device__ __forceinline__ bool add_group(const uint4* vectors, int first, const SignWords<1>& signs) {
+  __device__ __forceinline__ void add_group(const uint4* vectors, int first, const SignWords<1>& signs,
+                                            SlowSlots& slow) {
     uint2 pairs[4 * kGroup];
     typename Element::Maximum grown = maximum;
 #pragma unroll
@@ -188,7 +201,7 @@ struct ThreadSums<Element, 1> {
         pairs[4 * i + j] = pair;
       }
     }
-    if (!Element::fast(grown.bits())) return false;
+    if (!Element::fast(grown)) return slow.add<kGroup>(first);
     maximum = grown;
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
@@ -204,11 +217,10 @@ struct ThreadSums<Element, 1> {
         }
         squares[0] = fmaf(low.x, low.x, squares[0]);
         squares[1] = fmaf(low.y, low.y, squares[1]);
-        squares[0] = fmaf(high.x, high.x, squares[0]);
-        squares[1] = fmaf(high.y, high.y, squares[1]);
+        squares[2] = fmaf(high.x, high.x, squares[2]);
+        squares[3] = fmaf(high.y, high.y, squares[3]);
       }
     }
-    return true;
   }
 };
 

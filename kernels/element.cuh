@@ -11,8 +11,8 @@ namespace gradprobe::gate {
 template <int kElementBytes>
 struct VectorLayout {
   static constexpr int kBytes = kElementBytes;
-  static constexpr int kScale = 0;  // the fast path works with 2^kScale times the elements
   static constexpr int kPerVector = 16 / kBytes;
+  static constexpr float kUnscale = 1;  // what the fast path's values are to be multiplied by
   static constexpr int kRowVectors = static_cast<int>(kRegisterSketch) / kPerVector;
   // Vectors of a row that belong to one thread.
   static constexpr int kMembers = kRowVectors > static_cast<int>(kThreads) ? kRowVectors / static_cast<int>(kThreads)
@@ -67,8 +67,8 @@ struct F32 : VectorLayout<4> {
     }
 #endif
   };
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
-    return in_fast_range(max_bits, 1u << 23);
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) {
+    return in_fast_range(maximum.bits(), 1u << 23);
   }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
     return __uint_as_float(max_bits);
@@ -91,6 +91,9 @@ struct PairMaximum {
   __device__ __forceinline__ std::uint32_t bits() const {
     return max(pair & 0xffffu, pair >> 16);
   }
+  __device__ __forceinline__ bool below(std::uint32_t limit) const {
+    return both_below(pair, limit);
+  }
 #else
   std::uint32_t low = 0, high = 0;
   __device__ __forceinline__ void add(std::uint32_t word) {
@@ -100,12 +103,21 @@ struct PairMaximum {
   __device__ __forceinline__ std::uint32_t bits() const {
     return max(low, high >> 16);
   }
+  __device__ __forceinline__ bool below(std::uint32_t limit) const {
+    return both_below(low | high, limit);
+  }
 #endif
+
+ private:
+  // Bit 15 of each half of the sum is set if it reaches the limit.
+  static __device__ __forceinline__ bool both_below(std::uint32_t magnitudes, std::uint32_t limit) {
+    return ((magnitudes + 0x10001u * (0x8000 - limit)) & 0x80008000u) == 0;
+  }
 };
 
 struct Bf16 : VectorLayout<2> {
   using Maximum = PairMaximum;
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return in_fast_range(max_bits, 1u << 7); }
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) { return in_fast_range(maximum.bits(), 1u << 7); }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return __uint_as_float(max_bits << 16); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return __uint_as_float(bits << 16); }
   static __device__ __forceinline__ float2 decode_pair(std::uint32_t word) {
@@ -132,13 +144,12 @@ struct HalfPairs {
 struct F16 : VectorLayout<2>, HalfPairs {
   using Maximum = PairMaximum;
   // Squares of finite values lie between 2^-48 and 2^32: only NaN and Inf leave the fast path.
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return max_bits < 0x7c00; }
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) { return maximum.below(0x7c00); }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return to_float(max_bits); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return to_float(bits); }
 };
 
-// OCP FP8 E4M3: no infinities, NaN is S.1111.111. The fast path works with float16 pairs that hold 2^kScale times the
-// elements.
+// OCP FP8 E4M3: no infinities, NaN is S.1111.111. The fast path works with float16 pairs.
 struct F8E4m3 : VectorLayout<1>, HalfPairs {
   using Maximum = PairMaximum;
 #if __CUDA_ARCH__ >= 890
@@ -152,7 +163,7 @@ struct F8E4m3 : VectorLayout<1>, HalfPairs {
   }
 #else
   // The same exponent and fraction bits in float16, whose bias is larger by 8; NaN comes out above all others.
-  static constexpr int kScale = -8;
+  static constexpr float kUnscale = 0x1p8f;
   static constexpr std::uint32_t kNonfinite = 0x7f << 7;
   static __device__ __forceinline__ std::uint32_t spread(std::uint32_t pair) {
     return (pair & 0x80008000u) | (pair >> 1 & 0x3f803f80u);
@@ -161,11 +172,11 @@ struct F8E4m3 : VectorLayout<1>, HalfPairs {
     return {spread(__byte_perm(word, 0, 0x1404)), spread(__byte_perm(word, 0, 0x3424))};
   }
 #endif
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
-    return max_bits < kNonfinite;
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) {
+    return maximum.below(kNonfinite);
   }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
-    return to_float(max_bits) * (kScale ? 0x1p8f : 1.0f);
+    return to_float(max_bits) * kUnscale;
   }
   static __device__ __forceinline__ double decode(std::uint32_t bits) {
     const float value = to_float((bits & 0x80u) << 8 | (bits & 0x7fu) << 7) * 0x1p8f;
@@ -179,7 +190,7 @@ struct F8E5m2 : VectorLayout<1>, HalfPairs {
   static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
     return {__byte_perm(word, 0, 0x1404), __byte_perm(word, 0, 0x3424)};
   }
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return max_bits < 0x7c00; }
+  static __device__ __forceinline__ bool fast(const Maximum& maximum) { return maximum.below(0x7c00); }
   static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return to_float(max_bits); }
   static __device__ __forceinline__ double decode(std::uint32_t bits) { return to_float(bits << 8); }
 };

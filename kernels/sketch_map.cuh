@@ -76,21 +76,23 @@ struct SuperrowMap {
     const std::uint32_t octet = kOctetVectors ? member / max(kOctetVectors, 1) : 2 * member;
     own = octet ^ (static_cast<std::uint32_t>(product >> 61) << 8);
   }
-  __device__ __forceinline__ std::uint32_t r8(int slot) const {
-    return __byte_perm(slot < 4 ? low : high, 0, 0x4440 + (slot & 3));
-  }
-  // The vector of an element of 8 bits has its halves swapped.
-  __device__ __forceinline__ bool swapped(int slot) const {
-    return Element::kBytes == 1 && ((slot < 4 ? low : high) >> (8 * (slot & 3)) & 1);
-  }
+  __device__ __forceinline__ std::uint32_t r8(int slot) const { return byte_of(low, high, slot); }
+  // The vector of 8-bit elements has its halves swapped.
+  __device__ __forceinline__ bool swapped(int slot) const { return (slot < 4 ? low : high) >> (8 * (slot & 3)) & 1; }
   __device__ __forceinline__ const char* vector(int slot, std::uint32_t member) const {
-    const std::uint32_t drawn = r8(slot);
-    const std::uint32_t octet = (Element::kBytes == 1 ? drawn & 0xfeu : drawn) ^ own ^ (slot << 8);
+    // Masked before the byte is taken out: once for four slots.
+    constexpr std::uint32_t kMask = Element::kBytes == 1 ? 0xfefefefeu : 0xffffffffu;
+    std::uint32_t octet = byte_of(low & kMask, high & kMask, slot) ^ own ^ (slot << 8);
     const char* first = begin;
     if constexpr (Element::kBytes == 4) first += 16 * ((member ^ (slot >> 2)) & 1);
     if constexpr (Element::kBytes == 8) first += 16 * ((member ^ (slot >> 1)) & 3);
-    asm("" : "+l"(first));  // else the sum is not one multiply-add
+    asm("" : "+r"(octet), "+l"(first));  // else the address is not one multiply-add
     return first + std::uint64_t{octet} * kOctetBytes;
+  }
+
+ private:
+  static __device__ __forceinline__ std::uint32_t byte_of(std::uint32_t low, std::uint32_t high, int slot) {
+    return __byte_perm(slot < 4 ? low : high, 0, 0x4440 + (slot & 3));
   }
 };
 

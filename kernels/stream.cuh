@@ -55,7 +55,8 @@ __device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadS
   const StreamSource& source = stream_memory().source;
   constexpr int kInFlight = in_flight<Element, Vectors>();
   const Vectors loader(source, superrow, Element::kBytes);
-  std::uint32_t slow = 0;
+  const bool extras = source.count_zeros || source.fingerprint;
+  SlowSlots slow;
 #pragma unroll
   for (int m = 0; m < Element::kMembers; ++m) {
     if (m) asm volatile("" ::: "memory");
@@ -67,7 +68,7 @@ __device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadS
       uint4 vectors[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) vectors[i] = loader.load(map.vector(first + i, member));
-      if (source.count_zeros || source.fingerprint) measure_extras<Element, kInFlight>(vectors);
+      if (extras) measure_extras<Element, kInFlight>(vectors);
       if constexpr (Element::kBytes == 1) {
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) {
@@ -75,12 +76,12 @@ __device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadS
           if (map.swapped(first + i)) vectors[i] = make_uint4(v.z, v.w, v.x, v.y);
         }
       }
-      slow |= sums.template add<kSketch, kInFlight>(vectors, first, m, signs) << (8 * m + first);
+      sums.template add<kSketch, kInFlight>(vectors, first, m, signs, slow);
     }
   }
   sums.flush();
   // Here, and not in the loop, the vectors' registers are free for the call.
-  if (slow) measure_exactly<Element>(superrow, slow);
+  if (slow.bits) measure_exactly<Element>(superrow, slow.bits);
 }
 
 // Adds a thread's sums to those in shared memory. By whole warps.
@@ -88,13 +89,12 @@ template <typename Element>
 __device__ __forceinline__ void add_to_shared(const ThreadSums<Element>& sums) {
   StreamMemory& memory = stream_memory();
   if constexpr (Element::kBytes != 1) memory.sum_squares[thread_index()] += sums.sum_squares;
-  // The fast path's elements are 2^kScale times the bucket's.
-  constexpr float kUnscale = Element::kScale ? 0x1p8f : 1.0f;
 #pragma unroll
   for (int m = 0; m < Element::kMembers; ++m) {
     float* sketch = member_sketch<Element>(m);
 #pragma unroll
-    for (int e = 0; e < Element::kPerVector; ++e) sketch[e] += kUnscale * sums.sketch[m * Element::kPerVector + e];
+    for (int e = 0; e < Element::kPerVector; ++e)
+      sketch[e] += sums.sketch[m * Element::kPerVector + e] * Element::kUnscale;
   }
   unsigned long long bits = magnitude_bits(sums.magnitude());
 #pragma unroll
