@@ -321,6 +321,8 @@ def main():
     if arguments.limits:
         print("\nPredicted picoseconds per element on the whole chip, by what is busy:\n")
         print_table([limits.HEADINGS, *limits.rows(kernels, ELEMENT_BYTES)])
+        print("\nPredicted microseconds of 25 MiB by CTAs, best and worst:\n")
+        print_table([limits.CAP_HEADINGS, *limits.cap_rows(kernels, ELEMENT_BYTES)])
     for kernel in kernels:
         if arguments.loops:
             print_loops(kernel)

@@ -6,7 +6,6 @@ time of an element.
 import dataclasses
 
 
-
 @dataclasses.dataclass(frozen=True)
 class Device:
     """Data sheets of the SXM versions; the clock is the one that their peak of float32 operations implies."""
@@ -40,6 +39,14 @@ UNITS = {
     "float64": {"DADD", "DFMA", "DMUL", "DSETP"},
     "convert": {"F2F", "F2I", "I2F", "F2FP", "POPC", "MUFU"},
 }
+
+THREADS = 512  # of a CTA
+BUCKET_BYTES = 25 << 20
+CAPS = (8, 16, 32, 64, 128, 256)
+# What the prediction for few CTAs assumes: how long a load from memory takes while the chip is busy (best, worst), and
+# what a multiprocessor can receive a clock.
+LATENCY_US = (0.6, 1.0)
+RECEIVED_BYTES_PER_CLOCK = 64
 
 
 def instructions_per_element(hot_loop):
@@ -76,7 +83,40 @@ def rows(kernels, element_bytes):
             size = element_bytes[kernel.datatype]
             times = picoseconds(device, loop, size)
             limit = max(times, key=times.get)
-            whole = (25 << 20) / size * times[limit] / 1e6
+            whole = BUCKET_BYTES / size * times[limit] / 1e6
             found.append((device.name, kernel.datatype, *(f"{times[unit]:.3f}" for unit in HEADINGS[2:10]), limit,
                           f"{whole:.1f}"))
     return found
+
+
+def cta_bytes_per_us(device, hot_loop, latency_us, overlap):
+    """What one CTA alone on a multiprocessor streams. overlap: the part of its arithmetic during which its own next
+    loads are not yet on their way; at best a quarter (a scheduler's four warps take turns), at worst all of it."""
+    loads = sum(one.load_bytes for one in hot_loop.loop.fast_path if one.load_bytes >= 16)
+    in_flight = THREADS * min(loads, 128)
+    instructions = len(hot_loop.loop.fast_path) * min(loads, 128) / loads
+    compute_us = instructions * THREADS / ISSUE / (1000 * device.gigahertz)
+    received = RECEIVED_BYTES_PER_CLOCK * 1000 * device.gigahertz
+    return min(in_flight / (latency_us + overlap * compute_us), in_flight / compute_us, received)
+
+
+def cap_rows(kernels, element_bytes):
+    """Microseconds for 25 MiB, best and worst, by the number of CTAs."""
+    found = []
+    for device in DEVICES:
+        for kernel in kernels:
+            if kernel.arch != device.arch or kernel.datatype not in element_bytes or not kernel.cheapest("sketch"):
+                continue
+            loop = kernel.cheapest("sketch")
+            chip = max(picoseconds(device, loop, element_bytes[kernel.datatype]).values())
+            floor = BUCKET_BYTES / element_bytes[kernel.datatype] * chip / 1e6
+            cells = []
+            for cap in CAPS:
+                times = [max(floor, BUCKET_BYTES / cap / cta_bytes_per_us(device, loop, latency, overlap))
+                         for latency, overlap in ((LATENCY_US[0], 0.25), (LATENCY_US[1], 1))]
+                cells.append(f"{times[0]:.0f}-{times[1]:.0f}")
+            found.append((device.name, kernel.datatype, *cells))
+    return found
+
+
+CAP_HEADINGS = ("device", "type", *(f"{cap} CTAs" for cap in CAPS))

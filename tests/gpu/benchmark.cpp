@@ -19,9 +19,16 @@ constexpr std::uint64_t kMargin = 512;  // behind the pool's last part: unaligne
 constexpr std::uint64_t kOtherMemory = 256ull << 20;
 constexpr std::uint32_t kGroupBuckets = 64;
 constexpr std::uint64_t kNanBytes = 25ull << 20;
-constexpr std::uint64_t kPieceBytes = 4ull << 20;
+// No multiple of anything that the kernels divide a buffer into.
+constexpr std::uint64_t kPieceBytes = 1021 * 256;
 constexpr std::uint64_t kHostSketchBytes = 1ull << 20;  // a float64 sketch of more takes the host too long
+constexpr std::uint64_t kHeadStartBytes = 2ull << 30;   // a millisecond at least
 constexpr std::uint64_t kKey = 0x5eed;
+
+// Copies and fills without a stream may end after the call, and streams that don't block don't wait for them.
+void settle() {
+  check(cuCtxSynchronize(), "cuCtxSynchronize");
+}
 
 std::uint64_t rounded_up(std::uint64_t bytes) {
   return (bytes + 255) / 256 * 256;
@@ -84,6 +91,7 @@ Benchmark::Benchmark(const Options& options, const DeviceInfo& device, Report& r
                                                               : "what one reads may lie in the L2 cache"));
   if (!cub_.available()) report_.note("without CUB: " + cub_.unavailable());
   cub_.reserve(sizes_.back());
+  settle();
 }
 
 std::uint64_t Benchmark::next_part(std::uint64_t bytes) {
@@ -95,7 +103,9 @@ std::uint64_t Benchmark::next_part(std::uint64_t bytes) {
 
 void Benchmark::head_start() {
   if (device_.standin) return;
-  check(cuMemcpyDtoDAsync(copy_.address(), pool_.address(), pool_bytes_, stream_.get()), "cuMemcpyDtoDAsync");
+  for (std::uint64_t done = 0; done < kHeadStartBytes; done += pool_bytes_) {
+    check(cuMemcpyDtoDAsync(copy_.address(), pool_.address(), pool_bytes_, stream_.get()), "cuMemcpyDtoDAsync");
+  }
 }
 
 // The different grids that the caps on CTAs lead to.
@@ -310,6 +320,7 @@ void Benchmark::time_group(Datatype type, const Content& content, std::uint64_t 
 // The slowest input there is: no group of elements passes the guard of the fast path.
 void Benchmark::time_not_a_number(Datatype type, std::uint64_t bytes) {
   check(cuMemsetD8(pool_.address(), 0xff, pool_bytes_), "cuMemsetD8");
+  settle();
   Row row;
   row.type = name(type);
   row.bytes = bytes;
@@ -361,6 +372,7 @@ void Benchmark::check_planted(Datatype type, std::uint64_t bytes, std::uint32_t 
     planted.push_back({place, bits});
     check(cuMemcpyHtoD(input + place * element, &bits, element), "cuMemcpyHtoD");
   }
+  settle();
   const std::uint32_t ctas = launched_ctas(count, element).back();
   const test::Measured got = measure_once(check_rig_, type, input, count, kKey, ctas);
   const test::Reference want =
@@ -370,10 +382,10 @@ void Benchmark::check_planted(Datatype type, std::uint64_t bytes, std::uint32_t 
 }
 
 void Benchmark::run(Datatype type) {
-  const std::uint64_t piece = std::min(kPieceBytes, sizes_.front());
-  const Content content(type, device_.standin ? piece : kPieceBytes);
+  const Content content(type, kPieceBytes);
   content.fill(pool_.address(), pool_bytes_);
   check(cuMemcpyDtoD(copy_.address(), pool_.address(), pool_bytes_), "cuMemcpyDtoD");
+  settle();
   report_.heading();
   for (const std::uint64_t bytes : sizes_) {
     time_size(type, content, bytes);

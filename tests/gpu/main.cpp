@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <stdexcept>
 
 #include "benchmark.hpp"
 #include "device_info.hpp"
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
     Options options;
     if (const auto code = parse_options(argc, argv, options)) return *code;
     const DeviceInfo device = device_info();
+    if (options.real_only && device.standin) throw std::runtime_error("the driver is the stand-in, not a real one");
     Report report(device);
     Benchmark benchmark(options, device, report);
     benchmark.time_gate();

@@ -39,6 +39,7 @@ std::optional<int> parse_options(int argc, char** argv, Options& options) {
       ->check(CLI::Range(1u, kMaxRepeats))
       ->option_text("N");
   app.add_option("--json", options.json, "File for all figures as JSON")->option_text("FILE");
+  app.add_flag("--real-only", options.real_only, "Fail where the driver is the stand-in");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

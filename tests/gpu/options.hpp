@@ -17,6 +17,7 @@ struct Options {
   std::uint32_t sketch_floats = 1024;
   std::uint32_t repeats = 20;  // at most kMaxRepeats
   std::string json;            // empty: no file
+  bool real_only = false;      // fail where the driver is the stand-in
 };
 inline constexpr std::uint32_t kMaxRepeats = 32;
 

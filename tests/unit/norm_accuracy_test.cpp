@@ -32,27 +32,40 @@ constexpr std::uint32_t kBlockCtas = 16;
 constexpr double kLimit = 1e-7;
 
 // ---- datatypes ------------------------------------------------------------------------------------------------------
+//
+// Float64 elements are left out: their squares are never summed in float32.
 
-// To nearest, ties to even, with `dropped` bits of the mantissa less.
-float drop_mantissa(float x, int dropped) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t half = (1u << (dropped - 1)) - 1 + (bits >> dropped & 1u);
-  return std::bit_cast<float>((bits + half) >> dropped << dropped);
-}
+struct Format {
+  const char* name;
+  std::uint32_t per_vector;  // elements of 16 bytes
+  int dropped;               // bits of float32's mantissa that it hasn't got
+  float smallest_normal;     // of those that float32 has as normal numbers
+  float unit;                // of its subnormal numbers
+  float largest;
 
-enum class Type { f32, bf16, f16 };
+  // To nearest, ties to even; saturating.
+  float round(float x) const {
+    if (dropped == 0) return x;
+    if (std::fabs(x) < smallest_normal) {
+      const float aligned = unit * 0x1.8p23f;  // its unit in the last place is the subnormals'
+      return (x + aligned) - aligned;
+    }
+    const auto bits = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t half = (1u << (dropped - 1)) - 1 + (bits >> dropped & 1u);
+    return std::clamp(std::bit_cast<float>((bits + half) >> dropped << dropped), -largest, largest);
+  }
+};
 
-float round_to(Type type, float x) {
-  if (type == Type::f32) return x;
-  if (type == Type::bf16) return drop_mantissa(x, 16);
-  // Subnormals are multiples of 2^-24, which is the unit in the last place of 0.75.
-  if (std::fabs(x) < 0x1p-14f) return (x + 0.75f) - 0.75f;
-  return drop_mantissa(x, 13);
-}
+constexpr float kLargestFloat = std::numeric_limits<float>::max();
+constexpr Format kFormats[] = {{"F32", 4, 0, 0, 0, kLargestFloat},
+                               {"Bf16", 8, 16, 0, 0, 0x1.fep127f},
+                               {"F16", 8, 13, 0x1p-14f, 0x1p-24f, 65504},
+                               {"E4m3", 16, 20, 0x1p-6f, 0x1p-9f, 448},
+                               {"E5m2", 16, 21, 0x1p-14f, 0x1p-16f, 57344}};
+constexpr const Format &kF32 = kFormats[0], &kBf16 = kFormats[1];
 
 // ---- the kernels' order of operations -------------------------------------------------------------------------------
 
-// What a thread does with its elements of one group: four slots of a superrow, one 16-byte vector of each.
 enum class Path {
   guarded,     // as the kernels: float32 chains, or element by element in float64 where the guard says so
   unguarded,   // float32 chains whatever the range
@@ -60,51 +73,58 @@ enum class Path {
 };
 
 struct ThreadSums {
-  double fast = 0;
-  double exact = 0;
+  double sum = 0;
   float single = 0;
 };
 
+// The 16-byte vectors that a thread loads for the slots of a superrow, in the order in which it takes their elements.
+struct Vectors {
+  std::array<std::array<float, 16>, 8> slots;
+};
+
 // The largest |x| of a group for which its float32 sums can be trusted: they neither overflow nor lose to underflow.
-bool in_fast_range(Type type, float max) {
-  if (type == Type::f16) return std::isfinite(max);
-  return max == 0 || (max >= 0x1p-40f && max <= 0x1p50f);
+bool in_fast_range(const Format& format, float max) {
+  if (format.largest < 1e9f) return true;
+  return max == 0 || (max >= 0x1p-60f && max < 0x1p60f);
 }
 
-float largest(std::span<const float* const, 4> vectors, std::size_t length) {
-  float max = 0;
-  for (const float* vector : vectors)
-    for (std::size_t e = 0; e < length; e++) max = std::max(max, std::fabs(vector[e]));
-  return max;
+// Slots that are summed in float32 before they go to float64.
+std::uint32_t group_of(const Format& format) {
+  return format.per_vector == 16 ? 8 : 4;
 }
 
-// Word j of each vector goes to chain j.
-float sum_of_chains(std::span<const float* const, 4> vectors, std::size_t length) {
-  const std::size_t per_word = length / 4;
+// Four chains: of word j of each vector or, of 8-bit elements, of byte j of each word.
+float sum_of_chains(const Format& format, const Vectors& vectors, std::uint32_t first) {
   std::array<float, 4> squares{};
-  for (const float* vector : vectors)
-    for (std::size_t w = 0; w < per_word; w++)
-      for (std::size_t j = 0; j < 4; j++) {
-        const float value = vector[j * per_word + w];
-        squares[j] = std::fma(value, value, squares[j]);
-      }
+  for (std::uint32_t s = first; s < first + group_of(format); s++) {
+    for (std::uint32_t e = 0; e < format.per_vector; e++) {
+      float& chain = squares[format.per_vector == 16 ? e % 4 : e / (format.per_vector / 4)];
+      chain = std::fma(vectors.slots[s][e], vectors.slots[s][e], chain);
+    }
+  }
   return (squares[0] + squares[1]) + (squares[2] + squares[3]);
 }
 
-void measure_group(Type type, Path path, std::span<const float* const, 4> vectors, std::size_t length,
-                   ThreadSums& sums) {
-  if (path == Path::one_float32) {
-    for (const float* vector : vectors)
-      for (std::size_t e = 0; e < length; e++) sums.single = std::fma(vector[e], vector[e], sums.single);
-  } else if (path == Path::unguarded || in_fast_range(type, largest(vectors, length))) {
-    sums.fast += static_cast<double>(sum_of_chains(vectors, length));
-  } else {
-    for (const float* vector : vectors)
-      for (std::size_t e = 0; e < length; e++) {
-        const double value = vector[e];
-        sums.exact += value * value;
-      }
+void measure_superrow(const Format& format, Path path, const Vectors& vectors, ThreadSums& sums) {
+  double exact = 0;
+  for (std::uint32_t first = 0; first < 8; first += group_of(format)) {
+    const auto for_each_element = [&](const auto& use) {
+      for (std::uint32_t s = first; s < first + group_of(format); s++)
+        for (std::uint32_t e = 0; e < format.per_vector; e++) use(vectors.slots[s][e]);
+    };
+    if (path == Path::one_float32) {
+      for_each_element([&](float x) { sums.single = std::fma(x, x, sums.single); });
+      continue;
+    }
+    float max = 0;
+    for_each_element([&](float x) { max = std::max(max, std::fabs(x)); });
+    if (path == Path::unguarded || in_fast_range(format, max)) {
+      sums.sum += static_cast<double>(sum_of_chains(format, vectors, first));
+    } else {
+      for_each_element([&](double x) { exact += x * x; });
+    }
   }
+  sums.sum += exact;
 }
 
 // Lane i adds lane i + 1, then i + 2, i + 4, ... The sum is lane 0's.
@@ -120,7 +140,7 @@ double reduce_threads(std::span<const ThreadSums, kThreads> threads) {
     std::array<double, 32> lanes;
     for (std::size_t i = 0; i < lanes.size(); i++) {
       const ThreadSums& thread = threads[warp + i];
-      lanes[i] = (thread.exact + thread.fast) + static_cast<double>(thread.single);
+      lanes[i] = thread.sum + static_cast<double>(thread.single);
     }
     sum += reduce_lanes(lanes);
   }
@@ -149,14 +169,27 @@ struct Sums {
   double relative_error() const { return static_cast<double>((measured - exact) / exact); }
 };
 
-Sums sum_squares(Type type, Path path, std::uint64_t count, const Fill& fill) {
-  const std::uint32_t vector = type == Type::f32 ? 4 : 8;  // elements of 16 bytes
-  const std::uint32_t team = ReferenceSketch::kRow / vector, teams = kThreads / team;
+// What member `member` of a team loads of a superrow.
+void load(const Format& format, std::span<const float, kSuperrow> x, const ReferenceSketch::Superrow& row,
+          std::uint32_t member, Vectors& vectors) {
+  for (std::uint32_t s = 0; s < 8; s++) {
+    const std::uint32_t permutation = ReferenceSketch::permutation(row, s);
+    const float* slot = x.data() + (s ^ row.rho) * ReferenceSketch::kRow;
+    const float* vector = slot + ((format.per_vector * member) ^ permutation) / format.per_vector * format.per_vector;
+    // The halves of a vector of 8-bit elements are permuted as whole vectors of the others are.
+    const std::uint32_t swapped = format.per_vector == 16 ? permutation & 8u : 0;
+    for (std::uint32_t e = 0; e < format.per_vector; e++) vectors.slots[s][e] = vector[e ^ swapped];
+  }
+}
+
+Sums sum_squares(const Format& format, Path path, std::uint64_t count, const Fill& fill) {
+  const std::uint32_t team = ReferenceSketch::kRow / format.per_vector, teams = kThreads / team;
   const auto superrows = static_cast<std::uint32_t>((count + kSuperrow - 1) / kSuperrow);
   const std::uint64_t units = (superrows + teams - 1) / teams;
   const ReferenceSketch sketch(7);
   Sums sums;
   std::vector<float> x(kSuperrow);
+  Vectors vectors;
   std::vector<double> ctas;
   for (std::uint64_t cta = 0; cta < kCtas; cta++) {
     const auto begin = static_cast<std::uint32_t>(units * cta / kCtas * teams);
@@ -170,23 +203,10 @@ Sums sum_squares(Type type, Path path, std::uint64_t count, const Fill& fill) {
       long double exact = 0;
       for (const float value : x) exact += static_cast<long double>(value) * value;
       sums.exact += exact;
-
       const ReferenceSketch::Superrow row = sketch.superrow(c);
-      std::array<const float*, 8> slots;  // where the row of each slot begins
-      std::array<std::uint32_t, 8> permutation;
-      for (std::uint32_t s = 0; s < 8; s++) {
-        slots[s] = x.data() + (s ^ row.rho) * ReferenceSketch::kRow;
-        permutation[s] = ReferenceSketch::permutation(row, s);
-      }
       for (std::uint32_t member = 0; member < team; member++) {
-        ThreadSums& thread = threads[(c - begin) % teams * team + member];
-        for (std::uint32_t group = 0; group < 8; group += 4) {
-          std::array<const float*, 4> vectors;
-          for (std::uint32_t s = group; s < group + 4; s++) {
-            vectors[s - group] = slots[s] + ((vector * member) ^ permutation[s]) / vector * vector;
-          }
-          measure_group(type, path, vectors, vector, thread);
-        }
+        load(format, std::span<const float, kSuperrow>(x), row, member, vectors);
+        measure_superrow(format, path, vectors, threads[(c - begin) % teams * team + member]);
       }
     }
     ctas.push_back(reduce_threads(threads));
@@ -197,16 +217,16 @@ Sums sum_squares(Type type, Path path, std::uint64_t count, const Fill& fill) {
 
 // ---- data -----------------------------------------------------------------------------------------------------------
 
-Fill constant(Type type, float value) {
-  return [v = round_to(type, value)](std::uint64_t, std::span<float> out) { std::fill(out.begin(), out.end(), v); };
+Fill constant(const Format& format, float value) {
+  return [v = format.round(value)](std::uint64_t, std::span<float> out) { std::fill(out.begin(), out.end(), v); };
 }
 
 // Draws from 65536 values, of which `value` makes one from a normal deviate.
-Fill drawn(Type type, const std::function<double(double)>& value) {
+Fill drawn(const Format& format, const std::function<double(double)>& value) {
   std::mt19937_64 random(21);
   std::normal_distribution<double> gauss;
   std::vector<float> table(65536);
-  for (float& v : table) v = round_to(type, static_cast<float>(value(gauss(random))));
+  for (float& v : table) v = format.round(static_cast<float>(value(gauss(random))));
   return [table](std::uint64_t first, std::span<float> out) {
     std::mt19937_64 draw(first);
     std::uint64_t bits = 0;
@@ -217,111 +237,129 @@ Fill drawn(Type type, const std::function<double(double)>& value) {
   };
 }
 
-// x_i = (i + 1) * step
-Fill growing(Type type, double step) {
-  return [type, step](std::uint64_t first, std::span<float> out) {
+Fill tenths(const Format& format) {
+  return constant(format, 0.1f);
+}
+Fill gaussian(const Format& format) {
+  return drawn(format, [](double g) { return g; });
+}
+Fill lognormal(const Format& format) {
+  return drawn(format, [](double g) { return std::exp(3 * g); });
+}
+
+// Linearly, to 10^4 or half the largest number.
+Fill growing(const Format& format) {
+  const double step = std::min(1e4, static_cast<double>(format.largest) / 2) / static_cast<double>(kElements);
+  return [format, step](std::uint64_t first, std::span<float> out) {
     for (std::size_t i = 0; i < out.size(); i++) {
-      out[i] = round_to(type, static_cast<float>(static_cast<double>(first + i + 1) * step));
+      out[i] = format.round(static_cast<float>(static_cast<double>(first + i + 1) * step));
     }
   };
 }
 
-Fill alternating(Type type, double large, double small) {
-  const Fill draws = drawn(type, [&](double g) { return large * g; });
-  const float ratio = static_cast<float>(small / large);
-  return [type, draws, ratio](std::uint64_t first, std::span<float> out) {
-    draws(first, out);
-    for (std::size_t i = 1; i < out.size(); i += 2) out[i] = round_to(type, out[i] * ratio);
+// A large element, then a small one.
+Fill alternating(const Format& format) {
+  const double large = std::min(1e13, static_cast<double>(format.largest) / 8);
+  const Fill draws_large = drawn(format, [&](double g) { return large * g; });
+  const Fill draws_small = drawn(format, [&](double g) { return g / large; });
+  return [draws_large, draws_small](std::uint64_t first, std::span<float> out) {
+    draws_large(first, out);
+    std::vector<float> small(out.size());
+    draws_small(first + 1, small);
+    for (std::size_t i = 1; i < out.size(); i += 2) out[i] = small[i];
   };
 }
 
+// With some groups on either side of 2^60 and of 2^-60.
+Fill around_largest(const Format& format) {
+  return drawn(format, [](double g) { return 0x1p59 * g; });
+}
+Fill around_smallest(const Format& format) {
+  return drawn(format, [](double g) { return 0x1p-61 * g; });
+}
+
+Fill tiny(const Format& format) {
+  return drawn(format, [](double g) { return 1e-25 * g; });
+}
+Fill huge(const Format& format) {
+  return drawn(format, [](double g) { return 1e36 * g; });
+}
+
+// ---- tests ----------------------------------------------------------------------------------------------------------
+
 struct Case {
-  const char* name;
-  Type type;
-  std::function<Fill(Type)> data;
-  bool single_fails;  // one float32 sum per thread misses the limit
+  std::string name;
+  Format format;
+  Fill (*data)(const Format&);
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
 }
 
-const auto kTenths = [](Type t) { return constant(t, 0.1f); };
-const auto kGaussian = [](Type t) { return drawn(t, [](double g) { return g; }); };
-// Up to the range of float16.
-const auto kLognormal = [](Type t) { return drawn(t, [](double g) { return std::exp(3 * std::min(g, 3.6)); }); };
-const auto kGrowing = [](Type t) { return growing(t, 1e4 / kElements); };
-const auto kAlternating = [](Type t) {
-  return t == Type::f16 ? alternating(t, 1e4, 1e-4) : alternating(t, 1e13, 1e-10);
-};
-// Some groups on either side of 2^50 and of 2^-40.
-const auto kAroundLargest = [](Type t) { return drawn(t, [](double g) { return 0x1p49 * g; }); };
-const auto kAroundSmallest = [](Type t) { return drawn(t, [](double g) { return 0x1p-41 * g; }); };
-const auto kTiny = [](Type t) { return drawn(t, [](double g) { return 1e-25 * g; }); };
-const auto kHuge = [](Type t) { return drawn(t, [](double g) { return 1e36 * g; }); };
-
-const Case kCases[] = {
-    {"TenthsF32", Type::f32, kTenths, true},
-    {"TenthsBf16", Type::bf16, kTenths, true},
-    {"TenthsF16", Type::f16, kTenths, true},
-    {"GaussianF32", Type::f32, kGaussian, false},
-    {"GaussianBf16", Type::bf16, kGaussian, true},
-    {"GaussianF16", Type::f16, kGaussian, true},
-    {"LognormalF32", Type::f32, kLognormal, true},
-    {"LognormalBf16", Type::bf16, kLognormal, true},
-    {"LognormalF16", Type::f16, kLognormal, true},
-    {"GrowingF32", Type::f32, kGrowing, false},
-    {"GrowingBf16", Type::bf16, kGrowing, true},
-    {"GrowingF16", Type::f16, kGrowing, true},
-    {"AlternatingF32", Type::f32, kAlternating, false},
-    {"AlternatingBf16", Type::bf16, kAlternating, true},
-    {"AlternatingF16", Type::f16, kAlternating, true},
-    {"AroundLargestF32", Type::f32, kAroundLargest, false},
-    {"AroundSmallestBf16", Type::bf16, kAroundSmallest, true},
-    {"TinyF32", Type::f32, kTiny, true},
-    {"HugeBf16", Type::bf16, kHuge, true},
-};
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const Format& format : kFormats) {
+    cases.push_back({std::string("Tenths") + format.name, format, tenths});
+    cases.push_back({std::string("Gaussian") + format.name, format, gaussian});
+    cases.push_back({std::string("Lognormal") + format.name, format, lognormal});
+    cases.push_back({std::string("Growing") + format.name, format, growing});
+    cases.push_back({std::string("Alternating") + format.name, format, alternating});
+  }
+  cases.push_back({"AroundLargestF32", kF32, around_largest});
+  cases.push_back({"AroundSmallestBf16", kBf16, around_smallest});
+  cases.push_back({"TinyF32", kF32, tiny});
+  cases.push_back({"HugeBf16", kBf16, huge});
+  return cases;
+}
 
 class NormAccuracy : public testing::TestWithParam<Case> {};
 
 // The limit is the norm's, and the sum of squares, whose relative error is twice the norm's, keeps it as well.
 TEST_P(NormAccuracy, OfManyElements) {
   const Case& c = GetParam();
-  const Fill fill = c.data(c.type);
-  const double error = sum_squares(c.type, Path::guarded, kElements, fill).relative_error();
+  const double error = sum_squares(c.format, Path::guarded, kElements, c.data(c.format)).relative_error();
   EXPECT_LE(std::fabs(error), kLimit) << error;
-  if (c.single_fails) {
-    const double single = sum_squares(c.type, Path::one_float32, kElements, fill).relative_error();
-    // Inf and NaN miss it too.
-    EXPECT_FALSE(std::fabs(single) <= 2 * kLimit) << single;
-  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Data, NormAccuracy, testing::ValuesIn(kCases),
-                         [](const auto& values) { return std::string(values.param.name); });
+INSTANTIATE_TEST_SUITE_P(Data, NormAccuracy, testing::ValuesIn(all_cases()),
+                         [](const auto& values) { return values.param.name; });
 
 // Of constant data every group has the same error, and it stays in the sum however many there are. All mantissas: other
 // exponents only scale the sums.
 TEST(NormOfConstantData, WhateverTheConstant) {
-  for (const Type type : {Type::f32, Type::bf16, Type::f16}) {
-    const std::size_t length = type == Type::f32 ? 4 : 8;
-    const std::uint32_t step = type == Type::f32 ? 1 : type == Type::bf16 ? 1u << 16 : 1u << 13;
+  for (const Format& format : kFormats) {
+    const double elements = static_cast<double>(group_of(format)) * format.per_vector;
     double worst = 0;
-    for (std::uint32_t bits = 0x3f800000; bits < 0x40000000; bits += step) {
-      std::array<float, 8> vector;
-      vector.fill(std::bit_cast<float>(bits));
-      const std::array<const float*, 4> vectors = {vector.data(), vector.data(), vector.data(), vector.data()};
-      const double exact = 4 * static_cast<double>(length) * static_cast<double>(vector[0]) * vector[0];
-      worst = std::max(worst, std::fabs(std::sqrt(sum_of_chains(vectors, length) / exact) - 1));
+    Vectors vectors;
+    for (std::uint32_t bits = 0x3f800000; bits < 0x40000000; bits += 1u << format.dropped) {
+      const auto value = std::bit_cast<float>(bits);
+      for (std::uint32_t s = 0; s < group_of(format); s++) vectors.slots[s].fill(value);
+      const double exact = elements * static_cast<double>(value) * static_cast<double>(value);
+      worst = std::max(worst, std::fabs(std::sqrt(sum_of_chains(format, vectors, 0) / exact) - 1));
     }
-    EXPECT_LE(worst, kLimit) << "elements of " << 16 / length << " bytes";
+    EXPECT_LE(worst, kLimit) << format.name;
+  }
+}
+
+// The limit is not met by itself: a thread that keeps one float32 sum of all its elements misses it. (Of constant data
+// not with 8-bit elements, whose squares are so short that such sums are exact.)
+TEST(NormLimit, NoticesFloat32Sums) {
+  const auto error = [](const Format& format, const Fill& data) {
+    return std::fabs(sum_squares(format, Path::one_float32, kElements, data).relative_error());
+  };
+  for (const Format& format : kFormats) {
+    EXPECT_GT(error(format, lognormal(format)), 5 * kLimit) << format.name;
+    if (format.per_vector <= 8) {
+      EXPECT_GT(error(format, tenths(format)), 100 * kLimit) << format.name;
+    }
   }
 }
 
 // Out of the range that the guard admits float32 squares overflow, vanish or lose their digits.
-TEST(NormGuard, IsNeeded) {
-  for (const auto& data : {kTiny(Type::f32), kHuge(Type::f32)}) {
-    EXPECT_LE(std::fabs(sum_squares(Type::f32, Path::guarded, 1'000'000, data).relative_error()), kLimit);
-    EXPECT_FALSE(std::fabs(sum_squares(Type::f32, Path::unguarded, 1'000'000, data).relative_error()) <= kLimit);
+TEST(NormLimit, NoticesAMissingGuard) {
+  for (const auto data : {tiny, huge}) {
+    EXPECT_LE(std::fabs(sum_squares(kF32, Path::guarded, 1'000'000, data(kF32)).relative_error()), kLimit);
+    EXPECT_FALSE(std::fabs(sum_squares(kF32, Path::unguarded, 1'000'000, data(kF32)).relative_error()) <= kLimit);
   }
 }
 

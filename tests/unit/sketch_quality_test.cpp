@@ -80,7 +80,7 @@ class PairSketch {
 template <typename Map>
 void for_each_trial(const Distribution& distribution, int keys,
                     const std::function<void(const PairSketch<Map>&)>& use) {
-  test::Random random(17);
+  test::Random random(19);
   PairSketch<Map> sketch;
   for (int data_set = 0; data_set < distribution.data_sets; data_set++) {
     const GradientPair pair = distribution.make(random);
