@@ -73,7 +73,8 @@ enum class Path {
 };
 
 struct ThreadSums {
-  double sum = 0;
+  double fast = 0;
+  double exact = 0;
   float single = 0;
 };
 
@@ -82,7 +83,8 @@ struct Vectors {
   std::array<std::array<float, 16>, 8> slots;
 };
 
-// The largest |x| of a group for which its float32 sums can be trusted: they neither overflow nor lose to underflow.
+// Whether, with this largest |x| of a superrow's, a thread's float32 sums can be trusted: they neither overflow nor
+// lose to underflow.
 bool in_fast_range(const Format& format, float max) {
   if (format.largest < 1e9f) return true;
   return max == 0 || (max >= 0x1p-60f && max < 0x1p60f);
@@ -90,15 +92,15 @@ bool in_fast_range(const Format& format, float max) {
 
 // Slots that are summed in float32 before they go to float64.
 std::uint32_t group_of(const Format& format) {
-  return format.per_vector == 16 ? 8 : 4;
+  return format.per_vector == 8 ? 4 : 8;
 }
 
-// Four chains: of word j of each vector or, of 8-bit elements, of byte j of each word.
+// Chains of word j of each vector or, of 8-bit elements, of the even and of the odd elements.
 float sum_of_chains(const Format& format, const Vectors& vectors, std::uint32_t first) {
   std::array<float, 4> squares{};
   for (std::uint32_t s = first; s < first + group_of(format); s++) {
     for (std::uint32_t e = 0; e < format.per_vector; e++) {
-      float& chain = squares[format.per_vector == 16 ? e % 4 : e / (format.per_vector / 4)];
+      float& chain = squares[format.per_vector == 16 ? e % 2 : e / (format.per_vector / 4)];
       chain = std::fma(vectors.slots[s][e], vectors.slots[s][e], chain);
     }
   }
@@ -106,25 +108,23 @@ float sum_of_chains(const Format& format, const Vectors& vectors, std::uint32_t 
 }
 
 void measure_superrow(const Format& format, Path path, const Vectors& vectors, ThreadSums& sums) {
-  double exact = 0;
-  for (std::uint32_t first = 0; first < 8; first += group_of(format)) {
-    const auto for_each_element = [&](const auto& use) {
-      for (std::uint32_t s = first; s < first + group_of(format); s++)
-        for (std::uint32_t e = 0; e < format.per_vector; e++) use(vectors.slots[s][e]);
-    };
-    if (path == Path::one_float32) {
-      for_each_element([&](float x) { sums.single = std::fma(x, x, sums.single); });
-      continue;
-    }
-    float max = 0;
-    for_each_element([&](float x) { max = std::max(max, std::fabs(x)); });
-    if (path == Path::unguarded || in_fast_range(format, max)) {
-      sums.sum += static_cast<double>(sum_of_chains(format, vectors, first));
-    } else {
-      for_each_element([&](double x) { exact += x * x; });
-    }
+  const auto for_each_element = [&](const auto& use) {
+    for (const auto& slot : vectors.slots)
+      for (std::uint32_t e = 0; e < format.per_vector; e++) use(slot[e]);
+  };
+  if (path == Path::one_float32) {
+    for_each_element([&](float x) { sums.single = std::fma(x, x, sums.single); });
+    return;
   }
-  sums.sum += exact;
+  float max = 0;
+  for_each_element([&](float x) { max = std::max(max, std::fabs(x)); });
+  if (path == Path::unguarded || in_fast_range(format, max)) {
+    for (std::uint32_t first = 0; first < 8; first += group_of(format)) {
+      sums.fast += static_cast<double>(sum_of_chains(format, vectors, first));
+    }
+  } else {
+    for_each_element([&](double x) { sums.exact += x * x; });
+  }
 }
 
 // Lane i adds lane i + 1, then i + 2, i + 4, ... The sum is lane 0's.
@@ -140,7 +140,7 @@ double reduce_threads(std::span<const ThreadSums, kThreads> threads) {
     std::array<double, 32> lanes;
     for (std::size_t i = 0; i < lanes.size(); i++) {
       const ThreadSums& thread = threads[warp + i];
-      lanes[i] = thread.sum + static_cast<double>(thread.single);
+      lanes[i] = (thread.exact + thread.fast) + static_cast<double>(thread.single);
     }
     sum += reduce_lanes(lanes);
   }
