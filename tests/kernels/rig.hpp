@@ -40,6 +40,8 @@ struct Launch {
   // A replay of a graph: the parameters of the capture, whatever has been launched since. All launches of such a slot
   // and pass are replays, of one grid.
   bool replay = false;
+  // CTAs that the host counts as launched before, but that never came: an error of the host.
+  std::uint32_t lost = 0;
 };
 
 struct Measured {
