@@ -100,7 +100,7 @@ class Pass {
 // On two streams at once, to use the processor's cores. Zeros are counted in one of them, the other saves the time.
 TEST(Beyond32Bits, OneByteAndFourBytes) {
   const std::uint64_t count = (std::uint64_t{1} << 32) + 100'003;
-  Pass one_byte(Datatype::f8e4m3, count, 3, 1024, gate::kCountZeros), four_bytes(Datatype::f32, count, 0, 4096, 0);
+  Pass one_byte(Datatype::f8e4m3, count, 3, 4096, gate::kCountZeros), four_bytes(Datatype::f32, count, 0, 1024, 0);
   one_byte.launch();
   four_bytes.launch();
   one_byte.expect_right();

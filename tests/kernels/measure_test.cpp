@@ -14,12 +14,11 @@ namespace {
 TEST(Measure, ManyCtas) {
   for (const Datatype type : kTypes) {
     const std::size_t n = 1'000'003 * (element_bytes(type) == 1 ? 3 : 1);
-    const Bucket integers(small_integers(type, n, 5));
-    const Bucket normal(gaussian(type, n, 6), element_bytes(type));
-    for (const std::uint32_t ctas : {16u, 17u, 40u, 200u}) {
-      SCOPED_TRACE(describe(type, n, 1024, ctas, 0));
-      expect_measured(measure_one(integers, 1, {}, ctas), integers, 1, 1, 1024, Sums::exact);
-      expect_measured(measure_one(normal, 2, {}, ctas), normal, 2, 1, 1024, Sums::rounded);
+    const Bucket integers(small_integers(type, n, 5), element_bytes(type));
+    const Reference want = measure(integers.elements(), 1024, run_key_reference(1, 1));
+    for (const std::uint32_t ctas : {16u, 17u, 200u}) {
+      SCOPED_TRACE(describe(type, n, 1024, ctas, element_bytes(type)));
+      expect_measures(measure_one(integers, 1, {}, ctas), want, type, Sums::exact);
     }
   }
 }
@@ -37,7 +36,7 @@ TEST(Measure, SameBitsEveryTime) {
   for (const Datatype type : kTypes) {
     const auto [low, high] = wide_range(type);
     const Bucket bucket(log_uniform(type, 300'000, 9, std::max(low, -60.0), std::min(high, 10.0)));
-    for (const std::uint32_t ctas : {1u, 7u, 19u}) {
+    for (const std::uint32_t ctas : {1u, 7u}) {
       SCOPED_TRACE(describe(type, 300'000, 1024, ctas, 0));
       SinglePass first(bucket, 4, {}, ctas), second(bucket, 4, {}, ctas);
       const Measured input = first.input();
@@ -71,7 +70,7 @@ TEST(Measure, GridChangesNothingButRounding) {
     const Bucket bucket(elements);
     SinglePass one(bucket, 4, {}, 1);
     const Measured input = one.input(), result = one.result();
-    for (const std::uint32_t ctas : {2u, 3u, 20u, 64u}) {
+    for (const std::uint32_t ctas : {2u, 20u}) {
       SCOPED_TRACE(describe(type, n, 1024, ctas, 0));
       SinglePass other(bucket, 4, {}, ctas);
       const Measured other_input = other.input();

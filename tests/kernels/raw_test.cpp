@@ -78,6 +78,18 @@ TEST(Raw, ScalarsOfFloatingPointTypes) {
   }
 }
 
+TEST(Raw, ZerosAreNotCountedUnasked) {
+  RigOptions options;
+  options.flags = 0;
+  Rig rig(options);
+  const Bucket input(Elements(Datatype::f32, 4));
+  rig.add(0, raw(input.entry(1)));
+  rig.publish(0);
+  const auto results = by_entry(run_pass(rig, {}), 1);
+  EXPECT_EQ(results[0].head.zero_count, kNone);
+  EXPECT_EQ(results[0].head.nan_count, 0u);
+}
+
 // Every number of the 8-bit types, and numbers of all magnitudes of the others.
 TEST(Raw, ScalarsOfManyNumbers) {
   std::mt19937_64 random(7);

@@ -243,12 +243,10 @@ TEST(Fingerprint, OfAnyBytes) {
         if (all || offset == n % 16 / element_bytes(type) * element_bytes(type)) buckets.emplace_back(elements, offset);
       }
     }
-    for (const std::uint32_t ctas : {1u, 6u}) {
-      const auto got = fingerprints(buckets, ctas);
-      for (std::size_t i = 0; i < buckets.size(); ++i) {
-        ASSERT_EQ(got[i], fingerprint(buckets[i].elements().bytes()))
-            << buckets[i].elements().size() << " elements at " << buckets[i].address() % 16;
-      }
+    const auto got = fingerprints(buckets, 6);
+    for (std::size_t i = 0; i < buckets.size(); ++i) {
+      ASSERT_EQ(got[i], fingerprint(buckets[i].elements().bytes()))
+          << buckets[i].elements().size() << " elements at " << buckets[i].address() % 16;
     }
   }
 }
@@ -257,7 +255,7 @@ TEST(Fingerprint, EveryFlippedBitChangesIt) {
   std::mt19937_64 random(4);
   for (const Datatype type : kTypes) {
     SCOPED_TRACE(name(type));
-    Elements elements(type, element_bytes(type) == 1 ? 11 : 5);
+    Elements elements(type, element_bytes(type) == 1 ? 7 : 3);
     for (std::size_t i = 0; i < elements.size(); ++i) elements.set(i, random());
     std::vector<Bucket> buckets;
     buckets.emplace_back(elements);

@@ -82,7 +82,7 @@ gate::GateParams Rig::params(const Launch& launch) const {
   p.channel = state;
   p.slot_runs = reinterpret_cast<gate::SlotRuns*>(state + 1) + launch.slot;
   p.workspace = reinterpret_cast<gate::WorkspaceHead*>(workspaces_[launch.workspace].address());
-  p.first_arrival = launch.replay ? 0 : arrivals_[launch.slot][launch.pass];
+  p.first_arrival = launch.replay ? 0 : arrivals_[launch.slot][launch.pass] + launch.lost;
   p.timeout_ns = options_.timeout_ns;
   p.slot_index = launch.slot;
   p.result_capacity = options_.ring_capacity;
@@ -102,7 +102,7 @@ void Rig::launch(const Launch& launch, const Stream& stream) {
   check(cuLaunchKernel(device_.kernel(gate::kMeasureKernels[launch.kernel]), launch.ctas, 1, 1, gate::kThreads, 1, 1, 0,
                        stream.get(), arguments, nullptr),
         "cuLaunchKernel");
-  arrivals_[launch.slot][launch.pass] += launch.ctas;
+  arrivals_[launch.slot][launch.pass] += launch.ctas + launch.lost;
 }
 
 std::vector<Measured> Rig::collect() {

@@ -40,6 +40,8 @@ struct Launch {
   // A replay of a graph: the parameters of the capture, whatever has been launched since. All launches of such a slot
   // and pass are replays, of one grid.
   bool replay = false;
+  // CTAs that the host counts as launched before, but that never came: an error of the host.
+  std::uint32_t lost = 0;
 };
 
 struct Measured {
@@ -67,6 +69,7 @@ class Rig {
   std::uint32_t runs(std::uint32_t slot) { return load(slots_[slot].runs); }
   std::uint32_t result_runs(std::uint32_t slot) { return load(slots_[slot].result_runs); }
 
+  gate::SlotRuns slot_runs(std::uint32_t slot) const;
   gate::WorkspaceHead workspace(std::uint32_t i = 0) const;
   // As if another run held the workspace.
   void hold_workspace(std::uint32_t i, bool held);
@@ -80,7 +83,6 @@ class Rig {
  private:
   static std::uint32_t load(std::uint32_t& counter) { return std::atomic_ref(counter).load(std::memory_order_acquire); }
   gate::GateParams params(const Launch& launch) const;
-  gate::SlotRuns slot_runs(std::uint32_t slot) const;
 
   RigOptions options_;
   Device& device_;
