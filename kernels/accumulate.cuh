@@ -10,34 +10,33 @@
 
 namespace gradprobe::gate {
 
-// A thread's sums, in registers. add() takes the vectors of slots first...first + kGroup - 1 of the thread's vector
-// `member`; it returns false and adds nothing if they are not for the fast path. flush() brings the float32 sums of
-// squares of kFlush slots at most into sum_squares.
+// A thread's sums, in registers. add() takes the vectors of slots first...first + kVectors - 1 of the thread's vector
+// `member` of a row and returns those that it has not added because they are not for the fast path: bit i is the vector
+// of slot first + i. flush() is called after each superrow.
 template <typename Element, int kElementBytes = Element::kBytes>
 struct ThreadSums;
 
 template <typename Element>
 struct ThreadSums<Element, 8> {
-  static constexpr int kGroup = 4;
-  float sketch[2 * Element::kPerVector] = {};
+  float sketch[Element::kMembers * Element::kPerVector] = {};
   double sum_squares = 0;
   unsigned long long max_bits = 0;
 
-  template <bool kSketch>
-  __device__ __forceinline__ bool add(const uint4* vectors, int first, int member, const SignWords<8>& signs) {
+  template <bool kSketch, int kVectors>
+  __device__ __forceinline__ std::uint32_t add(const uint4* vectors, int first, int member, const SignWords<8>& signs) {
     std::uint32_t high = 0;
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) high = max(high, max(vectors[i].y & 0x7fffffffu, vectors[i].w & 0x7fffffffu));
-    if (high >= Element::kLimitHigh) return false;
+    for (int i = 0; i < kVectors; ++i) high = max(high, max(vectors[i].y & 0x7fffffffu, vectors[i].w & 0x7fffffffu));
+    if (high >= Element::kLimitHigh) return (1u << kVectors) - 1;
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
       const int s = first + i;
       const std::uint64_t words[2] = {std::uint64_t{vectors[i].y} << 32 | vectors[i].x,
                                       std::uint64_t{vectors[i].w} << 32 | vectors[i].z};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        max_bits = max(max_bits, magnitude_bits(Element::decode(words[e])));
         const double value = Element::decode(words[e]);
+        max_bits = max(max_bits, magnitude_bits(value));
         sum_squares = fma(value, value, sum_squares);
         if constexpr (kSketch) {
           const std::uint32_t single = __float_as_uint(__double2float_rn(value));
@@ -45,7 +44,7 @@ struct ThreadSums<Element, 8> {
         }
       }
     }
-    return true;
+    return 0;
   }
   __device__ __forceinline__ void flush() {}
   __device__ __forceinline__ double magnitude() const {
@@ -53,40 +52,52 @@ struct ThreadSums<Element, 8> {
   }
 };
 
+// The largest element of `kVectors` vectors.
+template <typename Element, int kVectors>
+__device__ __forceinline__ std::uint32_t largest(const uint4* vectors) {
+  typename Element::Maximum maximum;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    maximum.add(vectors[i].x);
+    maximum.add(vectors[i].y);
+    maximum.add(vectors[i].z);
+    maximum.add(vectors[i].w);
+  }
+  return maximum.bits();
+}
+__device__ __forceinline__ double sum_of(const float (&x)[4]) {
+  return static_cast<double>((x[0] + x[1]) + (x[2] + x[3]));
+}
+
 template <typename Element>
 struct ThreadSums<Element, 4> {
-  static constexpr int kGroup = 4;
   float sketch[Element::kPerVector] = {};
   double sum_squares = 0;
   std::uint32_t max_bits = 0;
 
-  template <bool kSketch>
-  __device__ __forceinline__ bool add(const uint4* vectors, int first, int, const SignWords<4>& signs) {
-    typename Element::Maximum maximum;
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      maximum.add(vectors[i].x);
-      maximum.add(vectors[i].y);
-      maximum.add(vectors[i].z);
-      maximum.add(vectors[i].w);
-    }
-    const std::uint32_t bits = maximum.bits();
-    if (!Element::fast(bits)) return false;
+  template <bool kSketch, int kVectors>
+  __device__ __forceinline__ std::uint32_t add(const uint4* vectors, int first, int, const SignWords<4>& signs) {
+    const std::uint32_t bits = largest<Element, kVectors>(vectors);
+    if (!Element::fast(bits)) return (1u << kVectors) - 1;
     max_bits = max(max_bits, bits);
     float squares[4] = {};
+    // In this order the predicates of a byte of the signs are drawn together.
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const std::uint32_t words[4] = {vectors[i].x, vectors[i].y, vectors[i].z, vectors[i].w};
-      const int s = first + i;
+    for (int group = 0; group < kVectors; group += 4) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float value = __uint_as_float(words[e]);
-        if constexpr (kSketch) signs.add(sketch[e ^ (s & 3)], value, s, e);
-        squares[e] = fmaf(value, value, squares[e]);
+#pragma unroll
+        for (int i = group; i < min(group + 4, kVectors); ++i) {
+          const uint4& v = vectors[i];
+          const float value = __uint_as_float(e < 2 ? e == 0 ? v.x : v.y : e == 2 ? v.z : v.w);
+          const int s = first + i;
+          if constexpr (kSketch) signs.add(sketch[e ^ (s & 3)], value, s, e);
+          squares[e] = fmaf(value, value, squares[e]);
+        }
       }
     }
-    sum_squares += static_cast<double>((squares[0] + squares[1]) + (squares[2] + squares[3]));
-    return true;
+    sum_squares += sum_of(squares);
+    return 0;
   }
   __device__ __forceinline__ void flush() {}
   __device__ __forceinline__ double magnitude() const {
@@ -96,42 +107,36 @@ struct ThreadSums<Element, 4> {
 
 template <typename Element>
 struct ThreadSums<Element, 2> {
-  static constexpr int kGroup = 4;
   float sketch[Element::kPerVector] = {};
   double sum_squares = 0;
   std::uint32_t max_bits = 0;
 
-  template <bool kSketch>
-  __device__ __forceinline__ bool add(const uint4* vectors, int first, int, const SignWords<2>& signs) {
-    typename Element::Maximum maximum;
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      maximum.add(vectors[i].x);
-      maximum.add(vectors[i].y);
-      maximum.add(vectors[i].z);
-      maximum.add(vectors[i].w);
-    }
-    const std::uint32_t bits = maximum.bits();
-    if (!Element::fast(bits)) return false;
+  template <bool kSketch, int kVectors>
+  __device__ __forceinline__ std::uint32_t add(const uint4* vectors, int first, int, const SignWords<2>& signs) {
+    const std::uint32_t bits = largest<Element, kVectors>(vectors);
+    if (!Element::fast(bits)) return (1u << kVectors) - 1;
     max_bits = max(max_bits, bits);
-    float squares[4] = {};
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const std::uint32_t words[4] = {vectors[i].x, vectors[i].y, vectors[i].z, vectors[i].w};
-      const int s = first + i;
+    for (int group = 0; group < kVectors; group += 4) {
+      float squares[4] = {};
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 pair = Element::decode_pair(kSketch ? signs.apply(words[j], s, j) : words[j]);
-        if constexpr (kSketch) {
-          sketch[(2 * j) ^ s] += pair.x;
-          sketch[(2 * j + 1) ^ s] += pair.y;
+      for (int i = group; i < min(group + 4, kVectors); ++i) {
+        const std::uint32_t words[4] = {vectors[i].x, vectors[i].y, vectors[i].z, vectors[i].w};
+        const int s = first + i;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 pair = Element::decode_pair(kSketch ? signs.apply(words[j], s, j) : words[j]);
+          if constexpr (kSketch) {
+            sketch[(2 * j) ^ s] += pair.x;
+            sketch[(2 * j + 1) ^ s] += pair.y;
+          }
+          squares[j] = fmaf(pair.x, pair.x, squares[j]);
+          squares[j] = fmaf(pair.y, pair.y, squares[j]);
         }
-        squares[j] = fmaf(pair.x, pair.x, squares[j]);
-        squares[j] = fmaf(pair.y, pair.y, squares[j]);
       }
+      sum_squares += sum_of(squares);
     }
-    sum_squares += static_cast<double>((squares[0] + squares[1]) + (squares[2] + squares[3]));
-    return true;
+    return 0;
   }
   __device__ __forceinline__ void flush() {}
   __device__ __forceinline__ double magnitude() const {
@@ -141,14 +146,35 @@ struct ThreadSums<Element, 2> {
 
 template <typename Element>
 struct ThreadSums<Element, 1> {
-  static constexpr int kGroup = 2;
   float sketch[Element::kPerVector] = {};
-  float squares[4] = {};
-  double sum_squares = 0;
+  float squares[2] = {};
   typename Element::Maximum maximum;
 
-  template <bool kSketch>
-  __device__ __forceinline__ bool add(const uint4* vectors, int first, int, const SignWords<1>& signs) {
+  template <bool kSketch, int kVectors>
+  __device__ __forceinline__ std::uint32_t add(const uint4* vectors, int first, int, const SignWords<1>& signs) {
+    // Vectors whose elements are held as pairs at a time.
+    constexpr int kGroup = kVectors < 2 ? kVectors : 2;
+    std::uint32_t slow = 0;
+#pragma unroll
+    for (int group = 0; group < kVectors; group += kGroup) {
+      if (!add_group<kSketch, kGroup>(vectors + group, first + group, signs)) slow |= ((1u << kGroup) - 1) << group;
+    }
+    return slow;
+  }
+  __device__ __forceinline__ void flush() {
+    constexpr double kUnscale = Element::kScale ? 0x1p16 : 1;
+    double& sum_squares = stream_memory().sum_squares[thread_index()];
+    sum_squares = fma(static_cast<double>(squares[0] + squares[1]), kUnscale, sum_squares);
+#pragma unroll
+    for (float& square : squares) square = 0;
+  }
+  __device__ __forceinline__ double magnitude() const {
+    return Element::magnitude(maximum.bits());
+  }
+
+ private:
+  template <bool kSketch, int kGroup>
+  __device__ __forceinline__ bool add_group(const uint4* vectors, int first, const SignWords<1>& signs) {
     uint2 pairs[4 * kGroup];
     typename Element::Maximum grown = maximum;
 #pragma unroll
@@ -178,21 +204,11 @@ struct ThreadSums<Element, 1> {
         }
         squares[0] = fmaf(low.x, low.x, squares[0]);
         squares[1] = fmaf(low.y, low.y, squares[1]);
-        squares[2] = fmaf(high.x, high.x, squares[2]);
-        squares[3] = fmaf(high.y, high.y, squares[3]);
+        squares[0] = fmaf(high.x, high.x, squares[0]);
+        squares[1] = fmaf(high.y, high.y, squares[1]);
       }
     }
     return true;
-  }
-  __device__ __forceinline__ void flush() {
-    constexpr double kUnscale = Element::kScale ? 0x1p16 : 1;
-    const float sum = (squares[0] + squares[1]) + (squares[2] + squares[3]);
-    sum_squares = fma(static_cast<double>(sum), kUnscale, sum_squares);
-#pragma unroll
-    for (float& square : squares) square = 0;
-  }
-  __device__ __forceinline__ double magnitude() const {
-    return Element::magnitude(maximum.bits());
   }
 };
 

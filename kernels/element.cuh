@@ -11,10 +11,12 @@ namespace gradprobe::gate {
 template <int kElementBytes>
 struct VectorLayout {
   static constexpr int kBytes = kElementBytes;
+  static constexpr int kScale = 0;  // the fast path works with 2^kScale times the elements
   static constexpr int kPerVector = 16 / kBytes;
   static constexpr int kRowVectors = static_cast<int>(kRegisterSketch) / kPerVector;
   // Vectors of a row that belong to one thread.
-  static constexpr int kMembers = kRowVectors > static_cast<int>(kThreads) ? kRowVectors / static_cast<int>(kThreads) : 1;
+  static constexpr int kMembers = kRowVectors > static_cast<int>(kThreads) ? kRowVectors / static_cast<int>(kThreads)
+                                                                           : 1;
   static constexpr int kTeamThreads = kRowVectors / kMembers;               // threads of one superrow
   static constexpr int kTeams = static_cast<int>(kThreads) / kTeamThreads;  // superrows of a unit
   static_assert(kTeams == unit_superrows(kBytes));
@@ -76,17 +78,18 @@ struct F32 : VectorLayout<4> {
   }
 };
 
-// What works with pairs of 16 bits, the first in a word's low half: the running maximum of their magnitudes, as an
-// integer would see it (NaN > Inf > finite).
-template <typename Self>
+// The running maximum of the magnitudes of pairs of 16 bits, as an integer would see it: of float16, NaN > Inf >
+// finite. bfloat16 of less than 2^121 are finite as float16 bits, and in the same order; others come out as those bits'
+// NaN or Inf, beyond every range that can be asked for.
 struct PairMaximum {
 #if __CUDA_ARCH__ >= 800
-  std::uint32_t pair = 0;  // signs undefined
+  std::uint32_t pair = 0;
+  // From compute capability 8.6 on |x| comes with the maximum, from 9.0 on two steps are one instruction.
   __device__ __forceinline__ void add(std::uint32_t word) {
-    Self::propagate_maximum(pair, word);
+    asm("{.reg .b32 magnitude; abs.f16x2 magnitude, %1; max.NaN.f16x2 %0, %0, magnitude;}" : "+r"(pair) : "r"(word));
   }
   __device__ __forceinline__ std::uint32_t bits() const {
-    return max(pair & 0x7fffu, pair >> 16 & 0x7fffu);
+    return max(pair & 0xffffu, pair >> 16);
   }
 #else
   std::uint32_t low = 0, high = 0;
@@ -101,25 +104,10 @@ struct PairMaximum {
 };
 
 struct Bf16 : VectorLayout<2> {
-  using Maximum = PairMaximum<Bf16>;
-  static constexpr int kScale = 0;
-  // The instruction that takes |x| itself came with sm_86.
-  static __device__ __forceinline__ void propagate_maximum(std::uint32_t& pair, std::uint32_t word) {
-#if __CUDA_ARCH__ >= 860
-    asm("max.NaN.xorsign.abs.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(word));
-#elif __CUDA_ARCH__ >= 800
-    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(word & 0x7fff7fffu));
-#endif
-  }
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
-    return in_fast_range(max_bits, 1u << 7);
-  }
-  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
-    return __uint_as_float(max_bits << 16);
-  }
-  static __device__ __forceinline__ double decode(std::uint32_t bits) {
-    return __uint_as_float(bits << 16);
-  }
+  using Maximum = PairMaximum;
+  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return in_fast_range(max_bits, 1u << 7); }
+  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return __uint_as_float(max_bits << 16); }
+  static __device__ __forceinline__ double decode(std::uint32_t bits) { return __uint_as_float(bits << 16); }
   static __device__ __forceinline__ float2 decode_pair(std::uint32_t word) {
     return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
   }
@@ -127,13 +115,6 @@ struct Bf16 : VectorLayout<2> {
 
 // float16 arithmetic, for the types that are float16 or become it.
 struct HalfPairs {
-  static __device__ __forceinline__ void propagate_maximum(std::uint32_t& pair, std::uint32_t word) {
-#if __CUDA_ARCH__ >= 860
-    asm("max.NaN.xorsign.abs.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(word));
-#elif __CUDA_ARCH__ >= 800
-    asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(word & 0x7fff7fffu));
-#endif
-  }
   static __device__ __forceinline__ float to_float(std::uint32_t bits) {
     float value;
     asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(bits));
@@ -149,26 +130,18 @@ struct HalfPairs {
 };
 
 struct F16 : VectorLayout<2>, HalfPairs {
-  using Maximum = PairMaximum<F16>;
-  static constexpr int kScale = 0;
+  using Maximum = PairMaximum;
   // Squares of finite values lie between 2^-48 and 2^32: only NaN and Inf leave the fast path.
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
-    return max_bits < 0x7c00;
-  }
-  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
-    return to_float(max_bits);
-  }
-  static __device__ __forceinline__ double decode(std::uint32_t bits) {
-    return to_float(bits);
-  }
+  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return max_bits < 0x7c00; }
+  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return to_float(max_bits); }
+  static __device__ __forceinline__ double decode(std::uint32_t bits) { return to_float(bits); }
 };
 
 // OCP FP8 E4M3: no infinities, NaN is S.1111.111. The fast path works with float16 pairs that hold 2^kScale times the
 // elements.
 struct F8E4m3 : VectorLayout<1>, HalfPairs {
-  using Maximum = PairMaximum<F8E4m3>;
+  using Maximum = PairMaximum;
 #if __CUDA_ARCH__ >= 890
-  static constexpr int kScale = 0;
   static constexpr std::uint32_t kNonfinite = 0x7c00;
   static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
     uint2 pairs;
@@ -202,20 +175,13 @@ struct F8E4m3 : VectorLayout<1>, HalfPairs {
 
 // OCP FP8 E5M2: the upper byte of a float16.
 struct F8E5m2 : VectorLayout<1>, HalfPairs {
-  using Maximum = PairMaximum<F8E5m2>;
-  static constexpr int kScale = 0;
+  using Maximum = PairMaximum;
   static __device__ __forceinline__ uint2 to_pairs(std::uint32_t word) {
     return {__byte_perm(word, 0, 0x1404), __byte_perm(word, 0, 0x3424)};
   }
-  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) {
-    return max_bits < 0x7c00;
-  }
-  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) {
-    return to_float(max_bits);
-  }
-  static __device__ __forceinline__ double decode(std::uint32_t bits) {
-    return to_float(bits << 8);
-  }
+  static __device__ __forceinline__ bool fast(std::uint32_t max_bits) { return max_bits < 0x7c00; }
+  static __device__ __forceinline__ double magnitude(std::uint32_t max_bits) { return to_float(max_bits); }
+  static __device__ __forceinline__ double decode(std::uint32_t bits) { return to_float(bits << 8); }
 };
 
 }  // namespace gradprobe::gate

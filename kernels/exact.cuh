@@ -29,17 +29,21 @@ __device__ __forceinline__ double take_first(uint4& words, std::uint32_t e) {
   }
 }
 
+// Of the warp. Most elements find a larger one there and leave the atomic alone.
+__device__ __forceinline__ void raise_maximum(unsigned long long bits) {
+  unsigned long long* maximum = &stream_memory().max_bits[thread_index() / 32];
+  if (bits > *const_cast<volatile unsigned long long*>(maximum)) atomicMax(maximum, bits);
+}
+
 // Measures, again from memory and element by element in float64, the vectors that the thread loads for some slots of a
-// superrow (bit 8 * m + s: slot s of its vector m). What isn't finite is counted. Everything but the returned sum of
-// squares goes to shared memory, so the caller keeps its registers.
+// superrow (bit 8 * m + s: slot s of its vector m). What isn't finite is counted. All sums go to
+// shared memory, so the caller keeps its registers.
 template <typename Element>
-__device__ __noinline__ double measure_exactly(std::uint32_t superrow, std::uint32_t slots) {
+__device__ __noinline__ void measure_exactly(std::uint32_t superrow, std::uint32_t slots) {
   StreamMemory& memory = stream_memory();
   const StreamSource& source = memory.source;
-  const ShiftedVectors<true> vectors(source, Element::kBytes);
+  const AnyVectors vectors(source, superrow, Element::kBytes);
   float* sketch = team_sketch<Element>();
-  double sum_squares = 0;
-  unsigned long long max_bits = 0;
 #pragma unroll 1
   for (std::uint32_t bit = 0; bit < 8 * Element::kMembers; ++bit) {
     if (!(slots >> bit & 1)) continue;
@@ -55,15 +59,15 @@ __device__ __noinline__ double measure_exactly(std::uint32_t superrow, std::uint
       const double value = take_first<Element>(words, e);
       const unsigned long long bits = magnitude_bits(value);
       if (bits < kInfinityBits) {
-        sum_squares += value * value;
-        max_bits = max(max_bits, bits);
+        memory.sum_squares[thread_index()] += value * value;
+        raise_maximum(bits);
         if (fabs(value) > kSketchLimit) continue;
         const std::uint32_t position = (in_superrow + e) % kRegisterSketch;
         const std::uint32_t q = position ^ (r8 << 3) ^ slot;
         const float single = static_cast<float>(value);
         sketch[q] += sign_of_element(superrow, slot, position, q, source.keys) ? -single : single;
       } else {
-        ++(bits > kInfinityBits ? memory.nan_count : memory.inf_count)[threadIdx.x];
+        ++(bits > kInfinityBits ? memory.nan_count : memory.inf_count)[thread_index()];
         const std::uint64_t element = std::uint64_t{superrow} * kSuperrow + in_superrow + e;
         // Most threads of an all-NaN bucket find a smaller index here and leave the atomic alone.
         volatile unsigned long long* first_nonfinite = &memory.first_nonfinite;
@@ -71,9 +75,6 @@ __device__ __noinline__ double measure_exactly(std::uint32_t superrow, std::uint
       }
     }
   }
-  volatile unsigned long long* warp_max = &memory.max_bits[threadIdx.x / 32];
-  if (max_bits > *warp_max) atomicMax(&memory.max_bits[threadIdx.x / 32], max_bits);
-  return sum_squares;
 }
 
 }  // namespace gradprobe::gate

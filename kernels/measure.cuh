@@ -127,7 +127,7 @@ __device__ __forceinline__ void gather_threads() {
   CtaMemory& memory = cta_memory();
   const PartialScalars cta = ScalarBlockReduce(memory.reduce.block).Reduce(thread_scalars<Element>(), AddScalars{});
   __syncthreads();
-  if (threadIdx.x != 0) return;
+  if (thread_index() != 0) return;
   memory.scalars = cta;
   memory.scalars.first_nonfinite = stream_memory().first_nonfinite;
   memory.scalars.start_ns = memory.part.start_ns;
@@ -144,7 +144,7 @@ static __device__ __noinline__ bool next_half() {
   __syncthreads();
   fold_sketch(stream_memory().sketch, memory.part.teams, kRegisterSketch,
               cta_sketches(params) + std::uint64_t{row} * params.sketch_floats + half * kRegisterSketch);
-  if (threadIdx.x == 0) memory.half = half + 1;
+  if (thread_index() == 0) memory.half = half + 1;
   __syncthreads();
   return half == 0;
 }
@@ -155,21 +155,17 @@ __device__ __forceinline__ void measure_part() {
   CtaMemory& memory = cta_memory();
   clear_sums<Element>();
   __syncthreads();
-  if (pass_memory().params.sketch_floats == 0) {
-    stream_superrows<Element, false>(memory.part.begin, memory.part.end, kAllSuperrows);
-  } else {
-    for (;;) {
-      stream_superrows<Element, true>(memory.part.begin, memory.part.end, memory.half);
-      if (!next_half()) break;
-      clear_sketch<Element>();
-    }
+  for (;;) {
+    stream_superrows<Element>(memory.part.begin, memory.part.end, memory.half, pass_memory().params.sketch_floats != 0);
+    if (!next_half()) break;
+    clear_sketch<Element>();
   }
   gather_threads<Element>();
 }
 
 // Reserves the result and shows it to the CTA. By all threads.
 __device__ __forceinline__ ReservedResult reserve_for_cta(const GateParams& params, CtaMemory& memory) {
-  if (threadIdx.x == 0) memory.reserved = reserve_result(params);
+  if (thread_index() == 0) memory.reserved = reserve_result(params);
   __syncthreads();
   return memory.reserved;
 }
@@ -177,7 +173,7 @@ __device__ __forceinline__ ReservedResult reserve_for_cta(const GateParams& para
 // Completes the bucket's result behind its sketch and publishes it. By all threads.
 __device__ inline void publish_bucket(const GateParams& params, CtaMemory& memory) {
   __syncthreads();
-  if (threadIdx.x != 0) return;
+  if (thread_index() != 0) return;
   Result* r = memory.reserved.result;
   if (!r) return;
   const Bucket& bucket = memory.part.bucket;
@@ -213,7 +209,7 @@ static __device__ __noinline__ void finish_part() {
   auto* cta_partials = reinterpret_cast<PartialScalars*>(workspace + layout.cta_scalars);
   const std::uint32_t row = partial_row(cta, first);
   if (in_registers) fold_sketch(stream_memory().sketch, teams, k, sketches + std::uint64_t{row} * k);
-  if (threadIdx.x == 0) cta_partials[row] = memory.scalars;
+  if (thread_index() == 0) cta_partials[row] = memory.scalars;
 
   const std::uint32_t block = cta / kBlockCtas, first_block = first / kBlockCtas, last_block = last / kBlockCtas;
   const std::uint32_t low = max(first, block * kBlockCtas), high = min(last, block * kBlockCtas + kBlockCtas - 1);
@@ -230,7 +226,7 @@ static __device__ __noinline__ void finish_part() {
   auto* block_sketches = reinterpret_cast<float*>(workspace + layout.block_sketches);
   const std::uint32_t block_row = partial_row(block, first_block);
   if (k) add_sketches(sketches, low, high, first, k, block_sketches + std::uint64_t{block_row} * k);
-  if (threadIdx.x == 0) block_partials[block_row] = memory.scalars;
+  if (thread_index() == 0) block_partials[block_row] = memory.scalars;
   if (!arrives_last(&head.block_tickets[first_block], last_block - first_block + 1, &memory.last)) return;
   add_scalars(block_partials, first_block, last_block, first_block, memory.reduce.warp, &memory.scalars);
   const ReservedResult reserved = reserve_for_cta(params, memory);
@@ -256,17 +252,17 @@ inline constexpr MeasuredType kTypeOf<F8E5m2> = kTypeF8E5m2;
 // Takes this CTA's part in the pass: its role, and what it has to do. By all threads.
 __device__ __forceinline__ void begin_pass() {
   PassMemory& pass = pass_memory();
-  if (threadIdx.x == 0) pass.role = arrive(pass.params);
+  if (thread_index() == 0) pass.role = arrive(pass.params);
   __syncthreads();
   if (pass.role.cta == 0) lead();
-  if (threadIdx.x == 0) plan_cta(pass.params, cta_memory());
+  if (thread_index() == 0) plan_cta(pass.params, cta_memory());
   __syncthreads();
 }
 
 // A whole pass, for buckets of the given datatypes. By all threads.
 template <typename... Elements>
 __device__ __forceinline__ void measure(const GateParams& params) {
-  if (threadIdx.x == 0) {
+  if (thread_index() == 0) {
     pass_memory().params = params;
     pass_memory().types = ((1u << kTypeOf<Elements>) | ...);
   }
@@ -274,7 +270,7 @@ __device__ __forceinline__ void measure(const GateParams& params) {
   CtaMemory& memory = cta_memory();
   while (memory.unit < memory.end_unit) {
     __syncthreads();
-    if (threadIdx.x == 0) plan_part(pass_memory().params, memory);
+    if (thread_index() == 0) plan_part(pass_memory().params, memory);
     __syncthreads();
     if constexpr (sizeof...(Elements) == 1) {
       (measure_part<Elements>(), ...);
@@ -285,7 +281,7 @@ __device__ __forceinline__ void measure(const GateParams& params) {
     finish_part();
     __syncthreads();
   }
-  if (threadIdx.x == 0) depart(pass_memory().params, pass_memory().role);
+  if (thread_index() == 0) depart(pass_memory().params, pass_memory().role);
 }
 
 }  // namespace gradprobe::gate

@@ -89,6 +89,7 @@ struct SuperrowMap {
     const char* first = begin;
     if constexpr (Element::kBytes == 4) first += 16 * ((member ^ (slot >> 2)) & 1);
     if constexpr (Element::kBytes == 8) first += 16 * ((member ^ (slot >> 1)) & 3);
+    asm("" : "+l"(first));  // else the sum is not one multiply-add
     return first + std::uint64_t{octet} * kOctetBytes;
   }
 };
@@ -120,7 +121,9 @@ struct SignWords<4> {
 
   __device__ __forceinline__ SignWords(std::uint32_t superrow, std::uint32_t member, const SketchKeys& keys)
       : even(hash(superrow * 512 + member, keys.k0, keys.k1) >> 4),
-        odd(hash(superrow * 512 + (member ^ 1), keys.k0, keys.k1)) {}
+        odd(hash(superrow * 512 + (member ^ 1), keys.k0, keys.k1)) {
+    asm("" : "+r"(even), "+r"(odd));  // else a word is folded anew for each bit
+  }
   // Adds the element with its sign. Predicates cost fewer instructions than a sign bit brought into place: seven of
   // them come out of a word at once.
   __device__ __forceinline__ void add(float& sum, float value, int s, int e) const {

@@ -19,10 +19,17 @@ struct StreamSource {
   bool fingerprint;
 };
 
+inline constexpr std::uint32_t kAllSuperrows = 2;  // instead of a half
+
+// A range of superrows, or those of one half of it.
+struct SuperrowRange {
+  std::uint32_t begin, end, half;
+};
+
 inline constexpr int kWarps = static_cast<int>(kThreads) / 32;
 
 // Beside the source there are the sums that outlive the streaming loops, whose registers are all taken. An element of
-// an array belongs to one thread, of max_bits to one warp.
+// an array belongs to one thread, of the last ones to one warp.
 struct StreamMemory {
   float sketch[kMaxTeams * kRegisterSketch];  // one register sketch a team
   double sum_squares[kThreads];
@@ -31,6 +38,7 @@ struct StreamMemory {
   std::uint32_t inf_count[kThreads];
   std::uint32_t zero_count[kThreads];
   unsigned long long max_bits[kWarps];  // of the largest |x| as a double
+  SuperrowRange ranges[kWarps];         // that the warp is streaming
   unsigned long long first_nonfinite;
   StreamSource source;
 };
@@ -43,15 +51,22 @@ __device__ __forceinline__ StreamMemory& stream_memory() {
   return memory;
 }
 
+// threadIdx.x, read where it is used: as a common subexpression it would take a register from the streaming loops.
+__device__ __forceinline__ std::uint32_t thread_index() {
+  std::uint32_t x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 // The thread's vector in a row; the second one of a thread that has two is kThreads further.
 template <typename Element>
 __device__ __forceinline__ std::uint32_t first_member() {
-  return threadIdx.x % Element::kTeamThreads;
+  return thread_index() % Element::kTeamThreads;
 }
 // The register sketch of the thread's team.
 template <typename Element>
 __device__ __forceinline__ float* team_sketch() {
-  return stream_memory().sketch + threadIdx.x / Element::kTeamThreads * kRegisterSketch;
+  return stream_memory().sketch + thread_index() / Element::kTeamThreads * kRegisterSketch;
 }
 // The thread's own positions in it.
 template <typename Element>

@@ -72,6 +72,14 @@ std::string raw_text(const CollectiveBody& body) {
   return text;
 }
 
+// Whether norm, counts and so on are those of the buffer: tiny ones may be of integers.
+bool has_measures(const Record& record) {
+  if (record.head.missed != 0) return false;
+  return record.kind() == RecordKind::collective ||
+         (record.kind() == RecordKind::result &&
+          is_floating_point(static_cast<Datatype>(record.head.collective.datatype)));
+}
+
 class TextTable {
  public:
   explicit TextTable(bool with_comm) : with_comm_(with_comm) {
@@ -96,8 +104,7 @@ class TextTable {
     }
     const CollectiveBody& b = head.collective;
     const bool measured = head.missed == 0;
-    const bool has_measures = measured && record.kind() != RecordKind::scalar;
-    const auto when_measured = [&](const std::string& text) { return has_measures ? text : std::string("-"); };
+    const auto when_measured = [&](const std::string& text) { return has_measures(record) ? text : std::string("-"); };
     const std::string op = head.replay == 0 ? std::to_string(head.op) : fmt::format("{}.{}", head.op, head.replay);
     line(comm, rank, step, op, name(record.kind()), name(static_cast<Function>(b.function)),
          name(static_cast<Datatype>(b.datatype)), std::to_string(b.count), when_measured(real(norm_of(b.sum_squares))),
@@ -157,9 +164,8 @@ Json to_json(const FileHeader& header, const Record& record, const AssignedStep&
     const CollectiveBody& b = head.collective;
     const bool measured = head.missed == 0;
     const bool result = record.kind() == RecordKind::result;
-    const bool has_measures = measured && record.kind() != RecordKind::scalar;
     const bool has_values = measured && (record.kind() == RecordKind::scalar || (result && b.raw_count > 0));
-    const auto if_measured = [&](Json value) { return has_measures ? std::move(value) : Json(nullptr); };
+    const auto if_measured = [&](Json value) { return has_measures(record) ? std::move(value) : Json(nullptr); };
     j["op"] = head.op;
     j["replay"] = head.replay;
     j["step_confirmed"] = record.has(kFlagStepConfirmed);

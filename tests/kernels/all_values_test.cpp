@@ -18,24 +18,26 @@ class AllValues : public testing::TestWithParam<Datatype> {
     return elements;
   }
 
-  // One pass over one bucket for each `of` neighbouring values.
-  void expect_all(std::uint32_t k, std::uint64_t of) const {
+  // Buckets make(0) ... make(count - 1), as many in a pass as a slot can have.
+  template <typename Make>
+  static void expect_each(std::uint32_t k, std::uint64_t count, Make make) {
     RigOptions options;
     options.k = k;
     options.ring_capacity = gate::kMaxEntries;
     Rig rig(options);
-    for (std::uint64_t first = 0; first < values();) {
+    for (std::uint64_t next = 0; next < count;) {
       std::vector<Bucket> buckets;
       rig.reopen(0);
-      for (; first < values() && buckets.size() < gate::kMaxEntries; first += of) {
-        buckets.emplace_back(range(first, of));
-        rig.add(0, buckets.back().entry(first));
+      for (; next < count && buckets.size() < gate::kMaxEntries; ++next) {
+        buckets.emplace_back(make(next));
+        rig.add(0, buckets.back().entry(next));
       }
       rig.publish(0);
+      const std::uint64_t first = next - buckets.size();
       const auto results = by_entry(run_pass(rig, {.ctas = 16, .kernel = measured_type(GetParam())}), buckets.size());
       for (std::size_t i = 0; i < buckets.size(); ++i) {
         SCOPED_TRACE(buckets[i].elements()[0]);
-        expect_measured(results[i], buckets[i], buckets[i].elements()[0], 1, k, Sums::exact);
+        expect_measured(results[i], buckets[i], first + i, 1, k, Sums::exact);
       }
       if (HasFailure()) return;
     }
@@ -66,13 +68,19 @@ TEST_P(AllValues, Sketch) {
 
 // Neighbours of one exponent, whose squares are of one size: none hides in another's rounding.
 TEST_P(AllValues, NormAndCounts) {
-  const auto fraction = fraction_mask(GetParam());
-  expect_all(0, std::min<std::uint64_t>(fraction + 1, 128));
+  const std::uint64_t of = std::min<std::uint64_t>(fraction_mask(GetParam()) + 1, 128);
+  expect_each(0, values() / of, [&](std::uint64_t i) { return range(i * of, of); });
 }
 
-// Each value alone: its square, its magnitude as the maximum, its place among the counts, its one float.
+// Each value alone, with its square, its magnitude as the maximum, its place among the counts; of the 8-bit types with
+// its one float, of the 16-bit types each magnitude with one of both signs.
 TEST_P(AllValues, Alone) {
-  expect_all(element_bytes(GetParam()) == 1 ? 256 : 0, 1);
+  if (element_bytes(GetParam()) == 1) {
+    expect_each(256, values(), [&](std::uint64_t i) { return range(i, 1); });
+  } else {
+    const std::uint64_t sign = sign_bit(GetParam());
+    expect_each(0, sign, [&](std::uint64_t i) { return range(i | (i % 2 ? sign : 0), 1); });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, AllValues,

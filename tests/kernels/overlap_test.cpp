@@ -140,7 +140,7 @@ TEST_P(TwoExecutions, EveryRunIsWhole) {
   EXPECT_TRUE(rig.idle());
 }
 
-// With result passes between: of which run they speak is open when runs overlap, that they are right isn't.
+// With result passes between: of which of two overlapping runs they speak is open, that they are right isn't.
 TEST_P(TwoExecutions, ResultPassesAreRightOrAbsent) {
   const std::uint32_t ctas = GetParam(), rounds = 8;
   RigOptions options;
@@ -159,20 +159,22 @@ TEST_P(TwoExecutions, ResultPassesAreRightOrAbsent) {
     }
   }
   for (const Stream& stream : streams) stream.synchronize();
-  std::uint32_t inputs = 0;
-  std::map<std::uint32_t, std::uint32_t> result_runs;
+  std::uint32_t inputs = 0, outputs = 0;
   for (const Measured& result : rig.collect()) {
-    const std::uint32_t run = result.head.run;
-    if (result.head.pass == gate::kInputPass) {
-      ++inputs;
-      if (result.head.status != gate::kBusy) expect_measured(result, input, 1, run, kK, Sums::exact);
+    const bool of_input = result.head.pass == gate::kInputPass;
+    ++(of_input ? inputs : outputs);
+    EXPECT_GE(result.head.run, 1u);
+    EXPECT_LE(result.head.run, 2 * rounds);
+    if (result.head.status == gate::kBusy) continue;
+    if (of_input) {
+      expect_measured(result, input, 1, result.head.run, kK, Sums::exact);
     } else {
-      ++result_runs[run];
-      expect_result(result, output, 1, run, kK, Sums::exact);
+      expect_result(result, output, 1, result.head.run, kK, Sums::exact);
     }
   }
   EXPECT_EQ(inputs, 2 * rounds);
-  for (const auto& [run, times] : result_runs) EXPECT_EQ(times, 1u) << run;
+  EXPECT_LE(outputs, 2 * rounds);
+  EXPECT_GT(outputs, 0u);
   EXPECT_EQ(rig.runs(0), 2 * rounds);
   EXPECT_EQ(rig.result_runs(0), 2 * rounds);
   EXPECT_TRUE(rig.idle());

@@ -1,6 +1,8 @@
 // Datatypes x sizes x alignments x sketch sizes x grids x kernels (of the datatype, or the one for several).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 
@@ -27,66 +29,127 @@ std::uint32_t ctas(const Case& c) {
   return gate::measure_ctas(c.size, element_bytes(c.type)) + 3;
 }
 
-// All of datatypes x sizes x alignments; the other dimensions go round with periods that have no common divisor.
-std::vector<Case> every_pair() {
-  std::vector<Case> cases;
+// The values of all six dimensions, as numbers.
+std::array<std::uint64_t, 6> values(const Case& c) {
+  return {static_cast<std::uint64_t>(c.type), c.size, c.offset, c.k, c.grid, c.mixed};
+}
+
+// Pairs of values of two dimensions.
+class Pairs {
+ public:
+  void add(const Case& c) {
+    for_each(c, [&](const Pair& pair) { seen_.insert(pair); });
+  }
+  std::size_t missing(const Case& c) const {
+    std::size_t n = 0;
+    for_each(c, [&](const Pair& pair) { n += !seen_.contains(pair); });
+    return n;
+  }
+  std::size_t count(std::size_t a, std::size_t b) const {
+    return static_cast<std::size_t>(
+        std::count_if(seen_.begin(), seen_.end(), [&](const Pair& p) { return p[0] == a && p[1] == b; }));
+  }
+
+ private:
+  using Pair = std::array<std::uint64_t, 4>;  // both dimensions, both values
+  template <typename Use>
+  static void for_each(const Case& c, Use use) {
+    const auto v = values(c);
+    for (std::size_t a = 0; a < v.size(); ++a) {
+      for (std::size_t b = a + 1; b < v.size(); ++b) use(Pair{a, b, v[a], v[b]});
+    }
+  }
+  std::set<Pair> seen_;
+};
+
+// Cases that are chosen one after another, each from candidates: the one with the most pairs that no case had yet.
+class Choice {
+ public:
+  void add(const std::vector<Case>& candidates) {
+    const Case* best = nullptr;
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      // Another one comes first every time: when no pair is missing any more, all take their turns.
+      const Case& candidate = candidates[(i + 7 * cases_.size()) % candidates.size()];
+      const std::size_t missing = pairs_.missing(candidate);
+      if (best && missing <= most) continue;
+      best = &candidate;
+      most = missing;
+    }
+    pairs_.add(*best);
+    cases_.push_back(*best);
+  }
+  const std::vector<Case>& cases() const { return cases_; }
+  const Pairs& pairs() const { return pairs_; }
+
+ private:
+  std::vector<Case> cases_;
+  Pairs pairs_;
+};
+
+// All of datatypes x sizes x alignments.
+Choice every_pair() {
+  Choice choice;
   for (const Datatype type : kTypes) {
     for (const std::size_t size : kSizes) {
       for (const std::uint32_t offset : offsets(type)) {
-        const std::size_t i = cases.size();
-        cases.push_back({type, size, offset, kSketchSizes[i % 6], kGrids[i % 5], i % 7 == 0});
+        std::vector<Case> candidates;
+        for (const std::uint32_t k : kSketchSizes) {
+          for (const std::uint32_t grid : kGrids) {
+            for (const bool mixed : {false, true}) candidates.push_back({type, size, offset, k, grid, mixed});
+          }
+        }
+        choice.add(candidates);
       }
     }
   }
-  return cases;
+  return choice;
 }
 
-// All of datatypes x sizes x sketch sizes x grids; alignments and kernels go round.
-std::vector<Case> full_product() {
-  std::vector<Case> cases;
+// All of datatypes x sizes x sketch sizes x grids.
+Choice full_product() {
+  Choice choice;
   for (const Datatype type : kTypes) {
-    const auto all_offsets = offsets(type);
     for (const std::size_t size : kSizes) {
       for (const std::uint32_t k : kSketchSizes) {
         for (const std::uint32_t grid : kGrids) {
-          const std::size_t i = cases.size();
-          // Every second case aligned.
-          const std::uint32_t offset = i % 2 ? all_offsets[i / 2 % all_offsets.size()] : 0;
-          cases.push_back({type, size, offset, k, grid, i % 7 == 0});
+          std::vector<Case> candidates;
+          for (const std::uint32_t offset : offsets(type)) {
+            for (const bool mixed : {false, true}) candidates.push_back({type, size, offset, k, grid, mixed});
+          }
+          choice.add(candidates);
         }
       }
     }
   }
-  return cases;
-}
-
-template <typename A, typename B>
-std::size_t distinct(const std::vector<Case>& cases, A Case::*a, B Case::*b) {
-  std::set<std::pair<A, B>> seen;
-  for (const Case& c : cases) seen.emplace(c.*a, c.*b);
-  return seen.size();
+  return choice;
 }
 
 TEST(Product, PairsAreCovered) {
+  enum { type, size, offset, k, grid, mixed };
   constexpr std::size_t types = std::size(kTypes), sizes = std::size(kSizes), sketches = std::size(kSketchSizes),
                         grids = std::size(kGrids), alignments = 16;
   std::size_t type_alignments = 0;
-  for (const Datatype type : kTypes) type_alignments += 16 / element_bytes(type);
-  for (const auto& cases : {every_pair(), full_product()}) {
-    EXPECT_EQ(distinct(cases, &Case::type, &Case::k), types * sketches);
-    EXPECT_EQ(distinct(cases, &Case::type, &Case::size), types * sizes);
-    EXPECT_EQ(distinct(cases, &Case::type, &Case::offset), type_alignments);
-    EXPECT_EQ(distinct(cases, &Case::type, &Case::grid), types * grids);
-    EXPECT_EQ(distinct(cases, &Case::type, &Case::mixed), types * 2);
-    EXPECT_EQ(distinct(cases, &Case::k, &Case::grid), sketches * grids);
-    EXPECT_EQ(distinct(cases, &Case::k, &Case::mixed), sketches * 2);
-    EXPECT_EQ(distinct(cases, &Case::size, &Case::k), sizes * sketches);
-    EXPECT_EQ(distinct(cases, &Case::size, &Case::grid), sizes * grids);
-    EXPECT_EQ(distinct(cases, &Case::offset, &Case::size), alignments * sizes);
-    EXPECT_EQ(distinct(cases, &Case::offset, &Case::k), alignments * sketches);
-    EXPECT_EQ(distinct(cases, &Case::offset, &Case::grid), alignments * grids);
+  for (const Datatype t : kTypes) type_alignments += 16 / element_bytes(t);
+  for (const Choice& choice : {every_pair(), full_product()}) {
+    const Pairs& pairs = choice.pairs();
+    EXPECT_EQ(pairs.count(type, size), types * sizes);
+    EXPECT_EQ(pairs.count(type, offset), type_alignments);
+    EXPECT_EQ(pairs.count(type, k), types * sketches);
+    EXPECT_EQ(pairs.count(type, grid), types * grids);
+    EXPECT_EQ(pairs.count(type, mixed), types * 2);
+    EXPECT_EQ(pairs.count(size, offset), sizes * alignments);
+    EXPECT_EQ(pairs.count(size, k), sizes * sketches);
+    EXPECT_EQ(pairs.count(size, grid), sizes * grids);
+    EXPECT_EQ(pairs.count(size, mixed), sizes * 2);
+    EXPECT_EQ(pairs.count(offset, k), alignments * sketches);
+    EXPECT_EQ(pairs.count(offset, grid), alignments * grids);
+    EXPECT_EQ(pairs.count(offset, mixed), alignments * 2);
+    EXPECT_EQ(pairs.count(k, grid), sketches * grids);
+    EXPECT_EQ(pairs.count(k, mixed), sketches * 2);
+    EXPECT_EQ(pairs.count(grid, mixed), grids * 2);
+    for (const Case& c : choice.cases()) EXPECT_LE(ctas(c), gate::kMaxCtas);
   }
-  for (const Case& c : every_pair()) EXPECT_LE(ctas(c), gate::kMaxCtas);
 }
 
 void run(const std::vector<Case>& cases, bool result_pass) {
@@ -118,11 +181,11 @@ void run(const std::vector<Case>& cases, bool result_pass) {
 }
 
 TEST(Product, EveryPair) {
-  run(every_pair(), true);
+  run(every_pair().cases(), true);
 }
 
 TEST(Product, EverySizeAndSketchAndGrid) {
-  run(full_product(), false);
+  run(full_product().cases(), false);
 }
 
 }  // namespace

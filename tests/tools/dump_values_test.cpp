@@ -162,6 +162,8 @@ TEST(DumpDatatypes, Values) {
     for (const Json& j : objects(run_tool({"dump", "--json", folder / "a.ring"}))) {
       EXPECT_EQ(j["datatype"], name(c.type));
       EXPECT_EQ(j["values"], Json::array({c.json})) << name(c.type);
+      const bool measures = j["kind"] == "result" && c.type >= Datatype::f16;
+      for (const char* key : {"norm", "sum_squares", "max_abs", "nan", "inf"}) EXPECT_EQ(j[key].is_null(), !measures);
     }
     const auto table = lines(run_tool({"dump", folder / "a.ring"}).out);
     ASSERT_EQ(table.size(), 3u);
