@@ -34,7 +34,7 @@ UNITS = {
     "float32": {"FADD", "FFMA", "FMUL", "FADD2", "FFMA2"},
     "multiply": {"IMAD", "IMAD.WIDE", "IMAD.HI"},
     "half": {"HADD2", "HFMA2", "HMUL2"},
-    "logic": {"LOP3", "PRMT", "SEL", "FSEL", "ISETP", "FSETP", "FMNMX", "FMNMX3", "HMNMX2", "IMNMX", "VIMNMX", "VIMNMX3",
+    "logic": {"LOP3", "PRMT", "SEL", "FSEL", "ISETP", "FSETP", "FMNMX", "FMNMX3", "HMNMX2", "VHMNMX", "IMNMX", "VIMNMX", "VIMNMX3",
               "VIADDMNMX", "SHF", "IADD3", "IADD", "VIADD", "LEA", "PLOP3", "MOV", "R2P", "P2R"},
     "float64": {"DADD", "DFMA", "DMUL", "DSETP"},
     "convert": {"F2F", "F2I", "I2F", "F2FP", "POPC", "MUFU"},
@@ -89,12 +89,25 @@ def rows(kernels, element_bytes):
     return found
 
 
+def bytes_in_flight(loop):
+    """Of one thread: the largest batch of loads on the fast path with no multiply-add between them."""
+    largest = batch = 0
+    for one in loop.fast_path:
+        if one.multiply_adds:
+            batch = 0
+        if one.load_bytes >= 16:
+            batch += one.load_bytes
+            largest = max(largest, batch)
+    return largest
+
+
 def cta_bytes_per_us(device, hot_loop, latency_us, overlap):
     """What one CTA alone on a multiprocessor streams. overlap: the part of its arithmetic during which its own next
     loads are not yet on their way; at best a quarter (a scheduler's four warps take turns), at worst all of it."""
     loads = sum(one.load_bytes for one in hot_loop.loop.fast_path if one.load_bytes >= 16)
-    in_flight = THREADS * min(loads, 128)
-    instructions = len(hot_loop.loop.fast_path) * min(loads, 128) / loads
+    batch = bytes_in_flight(hot_loop.loop)
+    in_flight = THREADS * batch
+    instructions = len(hot_loop.loop.fast_path) * batch / loads
     compute_us = instructions * THREADS / ISSUE / (1000 * device.gigahertz)
     received = RECEIVED_BYTES_PER_CLOCK * 1000 * device.gigahertz
     return min(in_flight / (latency_us + overlap * compute_us), in_flight / compute_us, received)
@@ -115,8 +128,8 @@ def cap_rows(kernels, element_bytes):
                 times = [max(floor, BUCKET_BYTES / cap / cta_bytes_per_us(device, loop, latency, overlap))
                          for latency, overlap in ((LATENCY_US[0], 0.25), (LATENCY_US[1], 1))]
                 cells.append(f"{times[0]:.0f}-{times[1]:.0f}")
-            found.append((device.name, kernel.datatype, *cells))
+            found.append((device.name, kernel.datatype, str(bytes_in_flight(loop.loop) * THREADS >> 10), *cells))
     return found
 
 
-CAP_HEADINGS = ("device", "type", *(f"{cap} CTAs" for cap in CAPS))
+CAP_HEADINGS = ("device", "type", "KiB in flight", *(f"{cap} CTAs" for cap in CAPS))

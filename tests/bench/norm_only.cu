@@ -1,9 +1,7 @@
 // Kernels to compare the cost of the measuring kernels with: the same loads, guard and norm (the fast path's own code
 // without a sketch), but vectors in the order of their addresses, no permutation, no counts, one partial result a
 // thread. Whole pieces of aligned input only.
-#include "kernels/accumulate.cuh"
-#include "kernels/exact.cuh"
-#include "kernels/memory.cuh"
+#include "kernels/stream.cuh"
 
 namespace gradprobe::gate {
 
@@ -39,18 +37,28 @@ __device__ __noinline__ void add_exactly(const char* first, std::uint32_t vector
 template <typename Element>
 __device__ __forceinline__ void norm_only(const char* input, std::uint64_t pieces, Norm* norms) {
   Norm* norm = norms + blockIdx.x * kThreads + threadIdx.x;
+  constexpr int kInFlight = in_flight<Element, AlignedVectors>();
   const SignWords<Element::kBytes> no_signs(0, 0, SketchKeys{});
   ThreadSums<Element> sums;
+  stream_memory().sum_squares[threadIdx.x] = 0;
   for (std::uint64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
     const char* first = input + piece * kPieceBytes + threadIdx.x * 16;
-    uint4 vectors[kVectors];
+    std::uint32_t slow = 0;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) vectors[i] = load_streaming(first + i * 16 * kThreads);
-    const std::uint32_t slow = sums.template add<false, kVectors>(vectors, 0, 0, no_signs);
+    for (int batch = 0; batch < kVectors; batch += kInFlight) {
+      uint4 vectors[kInFlight];
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) vectors[i] = load_streaming(first + (batch + i) * 16 * kThreads);
+      slow |= sums.template add<false, kInFlight>(vectors, 0, 0, no_signs) << batch;
+    }
     sums.flush();
     if (slow) add_exactly<Element>(first, slow, norm);
   }
-  norm->sum_squares += sums.sum_squares;
+  if constexpr (Element::kBytes == 1) {
+    norm->sum_squares += stream_memory().sum_squares[threadIdx.x];
+  } else {
+    norm->sum_squares += sums.sum_squares;
+  }
   norm->max_abs = fmax(norm->max_abs, sums.magnitude());
 }
 

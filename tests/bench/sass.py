@@ -11,23 +11,24 @@ import struct
 
 # Operations by the low nine bits (the other three of an opcode are the form of its operands).
 NAMES = {
-    0x02: "MOV", 0x03: "P2R", 0x05: "CS2R", 0x06: "VOTE", 0x07: "SEL", 0x08: "FSEL", 0x09: "FMNMX", 0x0b: "FSETP",
+    0x02: "MOV", 0x03: "P2R", 0x04: "R2P", 0x05: "CS2R", 0x06: "VOTE", 0x07: "SEL", 0x08: "FSEL", 0x09: "FMNMX", 0x0b: "FSETP",
     0x0c: "ISETP", 0x0f: "VIMNMX3", 0x10: "IADD3", 0x11: "LEA", 0x12: "LOP3", 0x16: "PRMT", 0x17: "IMNMX", 0x19: "SHF",
     0x1c: "PLOP3", 0x20: "FMUL", 0x21: "FADD", 0x23: "FFMA", 0x24: "IMAD", 0x25: "IMAD.WIDE", 0x27: "IMAD.HI",
     0x28: "DMUL", 0x29: "DADD", 0x2a: "DSETP", 0x2b: "DFMA", 0x30: "HADD2", 0x31: "HFMA2", 0x32: "HMUL2",
-    0x34: "HSETP2", 0x36: "VIADD", 0x3e: "F2FP", 0x40: "HMNMX2", 0x46: "VIADDMNMX", 0x48: "VIMNMX",
+    0x34: "HSETP2", 0x36: "VIADD", 0x3e: "F2FP", 0x40: "HMNMX2", 0x46: "VIADDMNMX", 0x47: "VHMNMX", 0x48: "VIMNMX",
     0x49: "FFMA2", 0x4b: "FADD2", 0x76: "FMNMX3", 0x82: "UMOV", 0x86: "VOTEU", 0x87: "USEL",
     0x8c: "UISETP", 0x90: "UIADD3", 0x91: "ULEA", 0x92: "ULOP3", 0x96: "UPRMT", 0x99: "USHF", 0xa4: "UIMAD",
     0xb9: "ULDC", 0xbd: "UFLO", 0xca: "R2UR", 0x104: "F2F", 0x105: "F2I", 0x106: "I2F", 0x108: "MUFU", 0x109: "POPC",
-    0x110: "F2F", 0x111: "F2I", 0x112: "I2F", 0x118: "NOP", 0x119: "S2R", 0x11d: "BAR", 0x124: "R2P",
+    0x110: "F2F", 0x111: "F2I", 0x112: "I2F", 0x118: "NOP", 0x119: "S2R", 0x11d: "BAR",
     0x141: "BSYNC", 0x142: "BREAK", 0x144: "CALL", 0x145: "BSSY", 0x146: "YIELD", 0x147: "BRA", 0x148: "WARPSYNC",
-    0x149: "BRX", 0x14d: "EXIT", 0x150: "RET", 0x17e: "LDG", 0x180: "LD", 0x181: "LDG", 0x182: "LDC", 0x183: "LDL",
+    0x149: "BRX", 0x14d: "EXIT", 0x150: "RET", 0x158: "BRXU", 0x15d: "NANOSLEEP", 0x17e: "LDG", 0x180: "LD", 0x181: "LDG", 0x182: "LDC", 0x183: "LDL",
     0x184: "LDS", 0x185: "ST", 0x186: "STG", 0x187: "STL", 0x188: "STS", 0x189: "SHFL", 0x18a: "ATOM", 0x18c: "ATOMS",
     0x18d: "ATOMS", 0x18e: "RED", 0x18f: "CCTL", 0x192: "MEMBAR", 0x1a8: "ATOMG", 0x1ac: "LDCU", 0x1c2: "R2UR",
     0x1c3: "S2UR", 0x1c4: "REDUX",
 }
 NAMES_BEFORE_100 = {0x35: "HFMA2"}
 NAMES_FROM_100 = {0x35: "IADD"}
+END_A_BLOCK = ("BRA", "BRX", "BRXU", "EXIT", "RET")
 NO_REGISTER = 255
 ALWAYS = 7
 LOAD_BYTES = {4: 4, 5: 8, 6: 16}
@@ -138,7 +139,7 @@ def blocks_of(instructions):
     for i, one in enumerate(instructions):
         if one.target in index_of:
             leaders.add(index_of[one.target])
-        if one.name in ("BRA", "BRX", "EXIT", "RET"):
+        if one.name in END_A_BLOCK:
             leaders.add(i + 1)
     starts = sorted(i for i in leaders if i < len(instructions))
     block_at = {start: number for number, start in enumerate(starts)}
@@ -148,7 +149,7 @@ def blocks_of(instructions):
         successors = []
         if last.name == "BRA" and last.target in index_of:
             successors.append(block_at[index_of[last.target]])
-        if (last.name not in ("BRA", "BRX", "EXIT", "RET") or last.conditional) and end in block_at:
+        if (last.name not in END_A_BLOCK or last.conditional) and end in block_at:
             successors.append(block_at[end])
         blocks.append(Block(instructions[start:end], successors))
     return blocks
@@ -247,21 +248,21 @@ def hot_loops(section):
             if node not in body:
                 body.add(node)
                 waiting += predecessors[node]
-    loops = []
+    loops = {}
     for header, body in bodies.items():
         inside = set().union(*(b for h, b in bodies.items() if h != header and h in body and b < body), set())
-        own = [one for n in body - inside for one in blocks[n].instructions if one.load_bytes >= 16]
-        if len(own) < 2:
+        if sum(one.load_bytes >= 16 for n in body - inside for one in blocks[n].instructions) < 2:
             continue
         fast = fast_path(blocks, body, header, set(retreating), order)
-        inner = sum(h != header and h in fast and sum(len(blocks[n].instructions) for n in bodies[h]) > 8
-                    for h in bodies)
         path = [one for n in fast for one in blocks[n].instructions]
         if 16 * sum(one.multiply_adds for one in path) < sum(one.load_bytes for one in path):
             continue
+        inner = sum(h != header and h in fast and sum(len(blocks[n].instructions) for n in bodies[h]) > 8
+                    for h in bodies)
         address = blocks[header].instructions[0].address
-        loops.append(Loop(section.function_at(address), address, {n: blocks[n] for n in sorted(body)}, fast, inner))
-    return sorted(loops, key=lambda loop: loop.address)
+        loops[header] = Loop(section.function_at(address), address, {n: blocks[n] for n in sorted(body)}, fast, inner)
+    return sorted((loop for header, loop in loops.items()
+                   if not any(other != header and other in loop.body for other in loops)), key=lambda loop: loop.address)
 
 
 def readable(name):
