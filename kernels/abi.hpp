@@ -32,6 +32,10 @@ inline constexpr std::uint32_t kSuperrow = 16384;                   // elements 
 inline constexpr std::uint32_t kRegisterSketch = 2048;              // K: register positions, folded to k at the end
 inline constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 40;  // elements of one entry; more is kInvalid
 inline constexpr std::uint32_t kMaxRawCount = 8;                    // elements of a kRaw entry; more is kInvalid
+// How long a CTA waits at most for one of its run that has started before it, in time-outs of the gate. It never gets
+// to that while every launch is counted right (GateParams::first_arrival); should a count be wrong, measuring ends, not
+// the training.
+inline constexpr std::uint64_t kPatience = 100;
 // A bucket of fewer elements than this is measured by one CTA: it is done before several could be brought together.
 inline constexpr std::uint64_t kSmallCount = 65536;
 
@@ -49,7 +53,7 @@ enum EntryMode : std::uint16_t {
 enum ResultStatus : std::uint32_t {
   kMeasured = 0,
   kTimedOut = 1,  // the slot as a whole: entry = 0, no measurement
-  kBusy = 2,      // the slot as a whole: another measurement holds the stream's workspace
+  kBusy = 2,      // the slot as a whole: another measurement holds the stream's workspace, or the channel is broken
   kInvalid = 3,   // an entry (or, with more than kMaxEntries entries, the slot) that makes no sense: not read
 };
 
@@ -162,16 +166,21 @@ inline constexpr std::uint32_t kBlocks = kMaxCtas / kBlockCtas;
 // Device memory, zeroed once: where the runs of one slot stand in one pass. Arrivals and departures are counted over
 // all of them; a launch knows how many came before it (GateParams::first_arrival), so of its G CTAs the first to
 // arrive is role 0, the leader, and the last to depart ends the run. Replays of a graph continue the count. The leader
-// of a run waits until all CTAs of the run before have departed, so nobody's decision is overwritten.
+// of a run waits until the run before has ended, so nobody's decision is overwritten.
+enum RunOutcome : std::uint32_t {
+  kRunNothing = 0,   // nothing to measure, the workspace isn't held
+  kRunMeasures = 1,  // the workspace is held
+};
 struct alignas(64) SlotRun {
   std::uint64_t arrived, departed;
-  std::uint64_t decided;  // the arrival number of the leader whose decision this is, plus 1; st.release.gpu
-  std::uint64_t units;    // of all buckets
-  std::uint64_t wait_ns;  // that the leader waited for the host
+  std::uint64_t finished;  // departures of all runs that have ended; st.release.gpu
+  std::uint64_t decided;   // arrivals before the run whose decision the rest is, plus 1; st.release.gpu
+  std::uint64_t units;     // of all buckets
+  std::uint64_t wait_ns;   // that the leader waited for the host
   std::uint32_t buckets;
-  std::uint32_t run;           // what Result::run says
-  std::uint32_t measured_run;  // the last run that was measured; 0: none
-  std::uint32_t outcome;       // of the leader
+  std::uint32_t run;      // what Result::run says
+  std::uint32_t outcome;  // RunOutcome
+  std::uint32_t reserved;
 };
 static_assert(sizeof(SlotRun) == 64);
 struct SlotRuns {
@@ -182,6 +191,8 @@ struct SlotRuns {
 struct alignas(256) ChannelState {
   std::uint64_t results;        // results reserved in the ring so far
   std::uint64_t consumed_seen;  // GateControl::consumed when it was last read
+  std::uint32_t broken;         // 1: a CTA waited in vain for another of its run; nothing is measured any more
+  std::uint32_t reserved;
 };
 
 // Device memory, zeroed once. Offsets of the parts behind it: workspace_layout(k, ctas).

@@ -1,41 +1,97 @@
-// The gate: waits for the host to publish the slot, then prepares the run for the measuring kernels behind it on the
-// stream. One CTA.
+// Who does what in a pass: CTAs arrive and get a role, the leader waits for the host, takes the workspace and lists the
+// buckets, the others wait for its decision, and the last to depart ends the run.
 #pragma once
 
 #include <cub/block/block_scan.cuh>
 
 #include "abi.hpp"
-#include "element.cuh"
 #include "gradprobe/ring_format.hpp"
 #include "memory.cuh"
+#include "raw.cuh"
 #include "result.cuh"
 
 namespace gradprobe::gate {
 
-enum class GateOutcome : std::uint32_t { measure, unmeasured, cancelled };
+// Of one CTA in one run.
+struct Role {
+  std::uint64_t run_begin;  // arrivals before the run's first
+  std::uint32_t cta;        // 0 (the leader) ... gridDim.x - 1
+  std::uint32_t run;        // 1, 2, ... of the pass
+};
 
-struct GateDecision {
-  GateOutcome outcome;
-  ResultStatus status;  // of an unmeasured slot
+// In shared memory, where every function finds it: arguments of those that aren't inlined would take registers from the
+// streaming loop.
+struct PassMemory {
+  GateParams params;
+  Role role;
+  std::uint32_t types;  // that the kernel can measure, as a bit set
+};
+__device__ __forceinline__ PassMemory& pass_memory() {
+  __shared__ PassMemory memory;
+  return memory;
+}
+
+__device__ inline SlotRun& slot_run(const GateParams& params) {
+  return params.pass == kInputPass ? params.slot_runs->input : params.slot_runs->result;
+}
+
+// By one thread. Roles go by arrival and not by blockIdx, so the leader always runs already, and two executables of one
+// graph that overlap share out whole runs among their CTAs.
+__device__ inline Role arrive(const GateParams& params) {
+  auto* arrived = reinterpret_cast<unsigned long long*>(&slot_run(params).arrived);
+  const std::uint64_t number = atomicAdd(arrived, 1ull) - params.first_arrival;
+  const std::uint64_t run = number / gridDim.x;
+  return {params.first_arrival + run * gridDim.x, static_cast<std::uint32_t>(number % gridDim.x),
+          static_cast<std::uint32_t>(run) + 1};
+}
+
+// Waits until `word` is `value`. By one thread. False after kPatience: then the channel is broken.
+__device__ inline bool await(const GateParams& params, const std::uint64_t* word, std::uint64_t value) {
+  const std::uint64_t start = global_timer();
+  while (load_acquire_device(word) != value) {
+    if (global_timer() - start > kPatience * params.timeout_ns) {
+      atomicExch(&params.channel->broken, 1u);
+      return false;
+    }
+    pause();
+  }
+  return true;
+}
+
+// By one thread, behind a barrier of the CTA.
+__device__ inline void depart(const GateParams& params, const Role& role) {
+  SlotRun& state = slot_run(params);
+  __threadfence();
+  const std::uint64_t departed = atomicAdd(reinterpret_cast<unsigned long long*>(&state.departed), 1ull) + 1;
+  const std::uint64_t run_end = role.run_begin + gridDim.x;
+  if (departed != run_end) return;
+  __threadfence();
+  if (*const_cast<volatile std::uint32_t*>(&state.outcome) == kRunMeasures) atomicExch(&params.workspace->taken, 0u);
+  if (params.pass == kInputPass) {
+    store_release_system(&params.slot->runs, role.run);
+  } else {
+    store_release_system(&params.slot->result_runs, load_acquire_system(&params.slot->result_runs) + 1);
+  }
+  store_release_device(&state.finished, run_end);
+}
+
+struct Decision {
+  RunOutcome outcome;
   std::uint32_t entries;
   std::uint32_t first_entry;
   std::uint32_t run;
   std::uint64_t wait_ns;
 };
 
-// Takes the workspace for this run.
 __device__ inline bool take_workspace(const GateParams& params) {
-  auto* busy_since = reinterpret_cast<unsigned long long*>(&params.workspace->busy_since);
-  const unsigned long long now = global_timer();
-  const unsigned long long since = atomicCAS(busy_since, 0ull, now);
-  const bool lost = now > since && now - since > kLostRunNs;
-  const bool taken = since == 0 || (lost && atomicCAS(busy_since, since, now) == since);
+  if (*const_cast<volatile std::uint32_t*>(&params.channel->broken)) return false;
+  const bool taken = atomicCAS(&params.workspace->taken, 0u, 1u) == 0;
   if (taken) __threadfence();
   return taken;
 }
 
 // Waits for the slot and decides what becomes of the run. By one thread.
-__device__ inline GateDecision await_slot(const GateParams& params) {
+__device__ inline Decision await_slot(const GateParams& params, const Role& role) {
   const std::uint64_t start = global_timer();
   std::uint64_t now = start;
   std::uint32_t state;
@@ -44,211 +100,152 @@ __device__ inline GateDecision await_slot(const GateParams& params) {
     if (now - start > params.timeout_ns) break;
   }
   const ulonglong2 head = load_host(params.slot);
-  GateDecision d{};
-  d.entries = static_cast<std::uint32_t>(head.x >> 32);
-  d.first_entry = static_cast<std::uint32_t>(head.y);
-  d.run = static_cast<std::uint32_t>(head.y >> 32) + 1;
-  d.wait_ns = now - start;
-  d.outcome = GateOutcome::unmeasured;
-  if (state == kSlotOpen) {
-    d.status = kTimedOut;
-  } else if (state != kSlotPublished) {
-    d.outcome = GateOutcome::cancelled;
-  } else if (d.entries > kMaxEntries) {
-    d.status = kInvalid;
-  } else if (!take_workspace(params)) {
-    d.status = kBusy;
+  Decision d{kRunNothing, static_cast<std::uint32_t>(head.x >> 32), static_cast<std::uint32_t>(head.y), role.run,
+             now - start};
+  if (state == kSlotCancelled) return d;
+  if (state == kSlotPublished && d.entries <= kMaxEntries && take_workspace(params)) {
+    d.outcome = kRunMeasures;
+    return d;
+  }
+  const ResultStatus status = state == kSlotOpen ? kTimedOut : d.entries > kMaxEntries ? kInvalid : kBusy;
+  report_unmeasured(params, 0, d.run, status, d.wait_ns);
+  return d;
+}
+
+// The result pass measures what the input pass of the same run has measured. By one thread.
+__device__ inline Decision follow_input(const GateParams& params) {
+  const volatile SlotRun& input = params.slot_runs->input;
+  const ulonglong2 head = load_host(params.slot);
+  Decision d{kRunNothing, static_cast<std::uint32_t>(head.x >> 32), static_cast<std::uint32_t>(head.y), input.run, 0};
+  if (input.outcome != kRunMeasures || (d.run - 1) % params.every != 0) return d;
+  if (take_workspace(params)) {
+    d.outcome = kRunMeasures;
   } else {
-    d.outcome = GateOutcome::measure;
+    report_unmeasured(params, 0, d.run, kBusy, 0);
   }
   return d;
 }
 
 __device__ inline GateEntry load_entry(const GateEntry* entry) {
-  static_assert(sizeof(GateEntry) == 2 * sizeof(ulonglong2));
+  static_assert(sizeof(GateEntry) == 3 * sizeof(ulonglong2));
   union {
-    ulonglong2 words[2];
+    ulonglong2 words[3];
     GateEntry entry;
   } u;
-  u.words[0] = load_host(entry);
-  u.words[1] = load_host(reinterpret_cast<const ulonglong2*>(entry) + 1);
+  for (int i = 0; i < 3; ++i) u.words[i] = load_host(reinterpret_cast<const ulonglong2*>(entry) + i);
   return u.entry;
 }
 
-__device__ inline bool valid(const GateEntry& e) {
-  const std::uint32_t bytes = element_bytes(static_cast<Datatype>(e.datatype));
-  if (bytes == 0 || e.count == 0 || e.input == 0 || e.input % bytes != 0) return false;
-  return e.mode == kRaw ? e.count <= kMaxRawCount : e.mode == kBucket && e.count <= kMaxCount;
-}
-
-// The measuring kernel of a bucket entry; kTypeNone: there is none.
-__device__ inline MeasuredType measured_type(const GateEntry& e) {
-  if (!valid(e) || e.mode != kBucket) return kTypeNone;
-  switch (static_cast<Datatype>(e.datatype)) {
+__device__ inline MeasuredType measured_type(Datatype datatype) {
+  switch (datatype) {
+    case Datatype::f64:
+      return kTypeF64;
     case Datatype::f32:
       return kTypeF32;
-    case Datatype::bf16:
-      return kTypeBf16;
     case Datatype::f16:
       return kTypeF16;
+    case Datatype::bf16:
+      return kTypeBf16;
+    case Datatype::f8e4m3:
+      return kTypeF8E4m3;
+    case Datatype::f8e5m2:
+      return kTypeF8E5m2;
     default:
       return kTypeNone;
   }
 }
 
-// The bits of one raw element and, for a floating-point type with a kernel or f64, its value.
-struct RawElement {
-  std::uint64_t bits;
-  double value;
-};
-__device__ inline RawElement load_raw(const GateEntry& e, std::uint32_t bytes, std::uint64_t i) {
-  const std::uint64_t address = e.input + i * bytes;
-  switch (bytes) {
-    case 1:
-      return {*reinterpret_cast<const std::uint8_t*>(address), 0};
-    case 2: {
-      const std::uint32_t bits = *reinterpret_cast<const std::uint16_t*>(address);
-      const auto datatype = static_cast<Datatype>(e.datatype);
-      const std::uint32_t sign = bits >> 15, magnitude = bits & 0x7fff;
-      const double value = datatype == Datatype::bf16  ? Bf16::decode(magnitude)
-                           : datatype == Datatype::f16 ? F16::decode(magnitude)
-                                                       : 0;
-      return {bits, sign ? -value : value};
-    }
-    case 4: {
-      const std::uint32_t bits = *reinterpret_cast<const std::uint32_t*>(address);
-      return {bits, static_cast<Datatype>(e.datatype) == Datatype::f32 ? __uint_as_float(bits) : 0.0};
-    }
-    default: {
-      const std::uint64_t bits = *reinterpret_cast<const std::uint64_t*>(address);
-      return {bits, static_cast<Datatype>(e.datatype) == Datatype::f64
-                        ? __longlong_as_double(static_cast<long long>(bits))
-                        : 0.0};
-    }
-  }
-}
-
-// A raw entry's result: its bytes and, where they are floating-point numbers, the same scalars as a bucket's.
-__device__ inline void report_raw(const GateParams& params, const GateEntry& e, std::uint32_t entry,
-                                  const GateDecision& decision) {
-  const ReservedResult reserved = reserve_result(params);
-  if (!reserved.result) return;
-  const std::uint64_t start_ns = global_timer();
-  const std::uint32_t bytes = element_bytes(static_cast<Datatype>(e.datatype));
-  Result* r = reserved.result;
-  double sum_squares = 0, max_abs = 0;
-  std::uint64_t nan_count = 0, inf_count = 0, zero_count = 0, first_nonfinite = ~std::uint64_t{0};
-  for (std::uint32_t i = 0; i < e.count; ++i) {
-    const RawElement x = load_raw(e, bytes, i);
-    for (std::uint32_t b = 0; b < bytes; ++b) {
-      r->raw[i * bytes + b] = static_cast<unsigned char>(x.bits >> (8 * b));
-    }
-    const double magnitude = fabs(x.value);
-    if (magnitude < __longlong_as_double(0x7ff0000000000000)) {
-      sum_squares += magnitude * magnitude;
-      max_abs = fmax(max_abs, magnitude);
-      zero_count += magnitude == 0;
-    } else {
-      ++(isnan(magnitude) ? nan_count : inf_count);
-      if (first_nonfinite == ~std::uint64_t{0}) first_nonfinite = i;
-    }
-  }
-  for (auto b = static_cast<std::uint32_t>(e.count) * bytes; b < sizeof(r->raw); ++b) r->raw[b] = 0;
-  write_scalars(r, params.slot_index, entry, decision.run, kMeasured, nullptr);
-  r->sum_squares = sum_squares;
-  r->max_abs = max_abs;
-  r->nan_count = nan_count;
-  r->inf_count = inf_count;
-  if (params.flags & kCountZeros) r->zero_count = zero_count;
-  r->first_nonfinite = first_nonfinite;
-  r->start_ns = start_ns;
-  r->sketch_floats = 0;
-  r->gate_wait_ns = decision.wait_ns;
-  r->key = run_key(e.key, decision.run);
-  publish_result(reserved);
-}
-
-// Lists the buckets for their kernels and answers all other entries. By all threads; returns the answered ones.
-__device__ inline std::uint32_t list_entries(const GateParams& params, const GateDecision& decision) {
+// Lists the run's buckets for all CTAs and answers all other entries. By all threads of the leader.
+__device__ inline void list_entries(const Decision& decision) {
+  const GateParams& params = pass_memory().params;
   // One scan gives a bucket its place in the list and its first unit: places above, units below.
   constexpr int kPlaceShift = 48;
-  static_assert((kMaxCount / kSuperrow) * kMaxEntries <= std::uint64_t{1} << kPlaceShift);
-  using Scan = cub::BlockScan<unsigned long long, static_cast<int>(kGateThreads)>;
+  constexpr std::uint64_t kUnits = (std::uint64_t{1} << kPlaceShift) - 1;
+  static_assert((kMaxCount / kSuperrow + 1) * kMaxEntries <= kUnits);
+  using Scan = cub::BlockScan<unsigned long long, static_cast<int>(kThreads), cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ typename Scan::TempStorage scan_storage;
-  __shared__ std::uint32_t answered;
-  if (threadIdx.x == 0) answered = 0;
 
-  WorkspaceHead& head = *params.workspace;
-  auto* lists = reinterpret_cast<Bucket*>(reinterpret_cast<unsigned char*>(&head) +
-                                          workspace_layout(params.sketch_floats).buckets);
-  unsigned long long listed[kMeasuredTypes] = {};
-  for (std::uint32_t at = 0; at < decision.entries; at += kGateThreads) {
+  auto* list = reinterpret_cast<Bucket*>(reinterpret_cast<unsigned char*>(params.workspace) +
+                                         workspace_layout(params.sketch_floats, params.workspace_ctas).buckets);
+  unsigned long long listed = 0;
+  for (std::uint32_t at = 0; at < decision.entries; at += kThreads) {
     const std::uint32_t index = at + threadIdx.x;
-    GateEntry e{};
-    MeasuredType type = kTypeNone;
+    unsigned long long mine = 0;
+    Bucket bucket{};
     if (index < decision.entries) {
-      e = load_entry(params.arena + decision.first_entry + index);
-      type = measured_type(e);
-    }
-#pragma unroll
-    for (std::uint32_t t = 0; t < kMeasuredTypes; ++t) {
-      const std::uint64_t per_unit = unit_elements(t == kTypeF32 ? 4 : 2);
-      const unsigned long long mine = type == t ? (1ull << kPlaceShift) + (e.count + per_unit - 1) / per_unit : 0;
-      unsigned long long before, all;
-      __syncthreads();  // the scan's storage is free again
-      Scan(scan_storage).ExclusiveSum(mine, before, all);
-      if (type == t) {
-        before += listed[t];
-        lists[t * kMaxEntries + (before >> kPlaceShift)] = {
-            e.input, e.count, before & ((1ull << kPlaceShift) - 1), run_key(e.key, decision.run), index, {}};
-      }
-      listed[t] += all;
-    }
-    if (index < decision.entries && type == kTypeNone) {
-      if (valid(e) && e.mode == kRaw) {
-        report_raw(params, e, index, decision);
+      const GateEntry e = load_entry(params.arena + decision.first_entry + index);
+      const auto datatype = static_cast<Datatype>(e.datatype);
+      const MeasuredType type = measured_type(datatype);
+      const std::uint32_t bytes = element_bytes(datatype);
+      const Operand operand = params.pass == kInputPass ? Operand{e.input, e.count} : Operand{e.output, e.output_count};
+      const bool readable = bytes != 0 && operand.count != 0 && operand.address != 0 && operand.address % bytes == 0;
+      const ResultOrigin origin{index, decision.run, decision.wait_ns, run_key(e.key, decision.run)};
+      if (params.pass == kResultPass && e.output == 0) {
+        // This rank has no result of the collective.
+      } else if (readable && e.mode == kRaw && operand.count <= kMaxRawCount) {
+        report_raw(params, operand, datatype, origin);
+      } else if (readable && e.mode == kBucket && operand.count <= kMaxCount && (pass_memory().types >> type & 1)) {
+        bucket = {operand.address, operand.count, 0, origin.key, index, type};
+        mine = (1ull << kPlaceShift) + bucket_units(operand.count, bytes);
       } else {
         report_unmeasured(params, index, decision.run, kInvalid, decision.wait_ns);
       }
-      atomicAdd(&answered, 1u);
     }
+    unsigned long long before, all;
+    __syncthreads();  // the scan's storage is free again
+    Scan(scan_storage).ExclusiveSum(mine, before, all);
+    if (mine != 0) {
+      before += listed;
+      bucket.first_unit = before & kUnits;
+      list[before >> kPlaceShift] = bucket;
+    }
+    listed += all;
   }
   if (threadIdx.x == 0) {
-    for (std::uint32_t t = 0; t < kMeasuredTypes; ++t) {
-      head.units[t] = listed[t] & ((1ull << kPlaceShift) - 1);
-      head.buckets[t] = static_cast<std::uint32_t>(listed[t] >> kPlaceShift);
-    }
+    SlotRun& state = slot_run(params);
+    state.units = listed & kUnits;
+    state.buckets = static_cast<std::uint32_t>(listed >> kPlaceShift);
   }
-  __syncthreads();
-  return answered;
 }
 
-__device__ inline void run_gate(const GateParams& params) {
-  __shared__ GateDecision decision;
-  if (threadIdx.x == 0) decision = await_slot(params);
+// Decides what the run does and tells the other CTAs. By all threads of the leader. Not inlined: it would take
+// registers from the streaming loop.
+static __device__ __noinline__ void lead() {
+  __shared__ Decision decision;
+  if (threadIdx.x == 0) {
+    const GateParams& params = pass_memory().params;
+    const Role& role = pass_memory().role;
+    SlotRun& state = slot_run(params);
+    decision = {};
+    if (await(params, &state.finished, role.run_begin))
+      decision = params.pass == kInputPass ? await_slot(params, role) : follow_input(params);
+    state.units = 0;
+    state.buckets = 0;
+    state.run = decision.run;
+    state.wait_ns = decision.wait_ns;
+    state.outcome = decision.outcome;
+  }
   __syncthreads();
-  if (decision.outcome != GateOutcome::measure) {
-    if (threadIdx.x == 0) {
-      if (decision.outcome == GateOutcome::unmeasured) {
-        report_unmeasured(params, 0, decision.run, decision.status, decision.wait_ns);
-      }
-      store_release_system(&params.slot->runs, decision.run);
-    }
-    return;
-  }
-  const std::uint32_t answered = list_entries(params, decision);
-  if (threadIdx.x != 0) return;
-  if (answered == decision.entries) {
-    finish_run(params, decision.run);
-    return;
-  }
-  WorkspaceHead& head = *params.workspace;
-  head.run = decision.run;
-  head.entries = decision.entries;
-  head.entries_done = answered;
-  head.gate_wait_ns = decision.wait_ns;
+  if (decision.outcome == kRunMeasures) list_entries(decision);
   __threadfence();
-  head.owner = launch_owner(params);
+  __syncthreads();
+  if (threadIdx.x == 0) store_release_device(&slot_run(pass_memory().params).decided, pass_memory().role.run_begin + 1);
+}
+
+// The run as the leader has decided it; valid until this CTA departs.
+struct Run {
+  std::uint64_t units;  // of all buckets; 0: nothing to do
+  std::uint64_t wait_ns;
+  std::uint32_t buckets;
+  std::uint32_t number;
+};
+
+// By one thread.
+__device__ inline Run await_decision(const GateParams& params, const Role& role) {
+  SlotRun& state = slot_run(params);
+  if (!await(params, &state.decided, role.run_begin + 1)) return {};
+  const volatile SlotRun& decided = state;
+  return {decided.units, decided.wait_ns, decided.buckets, decided.run};
 }
 
 }  // namespace gradprobe::gate

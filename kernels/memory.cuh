@@ -33,6 +33,15 @@ __device__ __forceinline__ std::uint64_t load_acquire_device(const std::uint64_t
   return v;
 }
 
+__device__ __forceinline__ void store_release_device(std::uint64_t* p, std::uint64_t v) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+// Between two looks at a word that another CTA or the host will change.
+__device__ __forceinline__ void pause() {
+  __nanosleep(100);
+}
+
 // 16 bytes of mapped host memory, past every cache that could hold an earlier run's value.
 __device__ __forceinline__ ulonglong2 load_host(const void* p) {
   ulonglong2 v;

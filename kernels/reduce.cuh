@@ -12,19 +12,19 @@ namespace gradprobe::gate {
 inline constexpr std::uint64_t kNoElement = ~std::uint64_t{0};
 
 __device__ constexpr PartialScalars empty_scalars() {
-  return {0, 0, 0, 0, kNoElement, kNoElement, 0, 0};
+  return {0, 0, 0, 0, 0, kNoElement, 0, kNoElement};
 }
 
 struct AddScalars {
   __device__ __forceinline__ PartialScalars operator()(const PartialScalars& a, const PartialScalars& b) const {
     return {a.sum_squares + b.sum_squares,
+            a.max_abs > b.max_abs ? a.max_abs : b.max_abs,
             a.nan_count + b.nan_count,
             a.inf_count + b.inf_count,
             a.zero_count + b.zero_count,
             a.first_nonfinite < b.first_nonfinite ? a.first_nonfinite : b.first_nonfinite,
-            a.start_ns < b.start_ns ? a.start_ns : b.start_ns,
-            a.max_bits > b.max_bits ? a.max_bits : b.max_bits,
-            0};
+            a.words + b.words,
+            a.start_ns < b.start_ns ? a.start_ns : b.start_ns};
   }
 };
 using ScalarBlockReduce = cub::BlockReduce<PartialScalars, static_cast<int>(kThreads)>;
@@ -74,13 +74,13 @@ __device__ __forceinline__ void add_scalars(const PartialScalars* partials, std:
   if (part <= high) {
     const PartialScalars* p = partials + partial_row(part, first);
     mine = {__ldcg(&p->sum_squares),
+            __ldcg(&p->max_abs),
             __ldcg(reinterpret_cast<const unsigned long long*>(&p->nan_count)),
             __ldcg(reinterpret_cast<const unsigned long long*>(&p->inf_count)),
             __ldcg(reinterpret_cast<const unsigned long long*>(&p->zero_count)),
             __ldcg(reinterpret_cast<const unsigned long long*>(&p->first_nonfinite)),
-            __ldcg(reinterpret_cast<const unsigned long long*>(&p->start_ns)),
-            __ldcg(&p->max_bits),
-            0};
+            __ldcg(reinterpret_cast<const unsigned long long*>(&p->words)),
+            __ldcg(reinterpret_cast<const unsigned long long*>(&p->start_ns))};
   }
   const PartialScalars total = ScalarWarpReduce(storage).Reduce(mine, AddScalars{});
   if (threadIdx.x == 0) *sum = total;

@@ -16,7 +16,10 @@ struct ThreadLinks {
   std::uint32_t launch_slot = kNoSlot;
   // Between a launch's start and stop.
   CommunicatorId launching_communicator;
-  std::uint32_t launching_slot = kNoSlot;
+  std::uint32_t launching_slot = kNoSlot;  // whose gate waits for this launch's buffers
+  std::uint32_t result_slot = kNoSlot;     // whose results this launch completes
+  std::uint32_t launching_batch = 0;
+  void* launching_stream = nullptr;
   // Between a group's start and stop.
   bool group_inline = false;
   CommunicatorId group_communicator;
@@ -34,12 +37,23 @@ std::uint64_t monotonic_ns() {
   return static_cast<std::uint64_t>(t.tv_sec) * 1000000000u + static_cast<std::uint64_t>(t.tv_nsec);
 }
 
-bool measurable(Datatype t) {
-  return t == Datatype::f32 || t == Datatype::bf16 || t == Datatype::f16;
-}
-
-MeasureKernel kernel_of(Datatype t) {
-  return t == Datatype::f32 ? kF32 : t == Datatype::bf16 ? kBf16 : kF16;
+gate::MeasuredType measured_type(Datatype t) {
+  switch (t) {
+    case Datatype::f64:
+      return gate::kTypeF64;
+    case Datatype::f32:
+      return gate::kTypeF32;
+    case Datatype::f16:
+      return gate::kTypeF16;
+    case Datatype::bf16:
+      return gate::kTypeBf16;
+    case Datatype::f8e4m3:
+      return gate::kTypeF8E4m3;
+    case Datatype::f8e5m2:
+      return gate::kTypeF8E5m2;
+    default:
+      return gate::kTypeNone;
+  }
 }
 
 }  // namespace
@@ -52,11 +66,13 @@ Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identi
       launch_blocking_(config.launch_blocking),
       seed_(config.seed),
       max_ctas_(config.max_ctas),
+      result_every_(config.result_every),
       slow_launch_ns_(std::uint64_t{config.gate_timeout_ms} * 1000000u * 8 / 10),
       channel_(std::move(channel)),
       log_(log),
       switched_off_(switched_off),
-      graph_gone_(graph_gone) {}
+      graph_gone_(graph_gone),
+      steps_(config.ops_per_step) {}
 
 Handle Communicator::group_api_start() {
   t_links.launch_valid = false;
@@ -74,9 +90,10 @@ void Communicator::classify(const CollApiEvent& event, Op* op) const {
   op->function = event.function;
   op->datatype = event.datatype;
   op->count = event.function == Function::reduce_scatter ? event.count * identity_.nranks : event.count;
+  op->output_count = event.count;
   op->mode = tiny ? gate::kRaw : gate::kBucket;
   op->reason = Missed::none;
-  op->eligible = event.count != 0 && (tiny || (reduces && measurable(event.datatype)));
+  op->eligible = event.count != 0 && (tiny || (reduces && measured_type(event.datatype) != gate::kTypeNone));
   if (op->eligible) return;
   op->reason = reduces && event.count != 0 ? Missed::unsupported_datatype : Missed::unsupported_function;
 }
@@ -89,8 +106,11 @@ Communicator::Batch* Communicator::batch(std::uint32_t serial) {
 }
 
 Communicator::Batch* Communicator::open_batch(bool captured) {
-  // Calls of the last batch that no launch took: an inline launch has told all its buffers by now.
-  if (Batch* last = batch(current_); last != nullptr && (last->seen_inline || last->slot == kNoSlot)) give_up(last);
+  if (Batch* last = batch(current_); last != nullptr) {
+    // Calls of the last batch that no launch took: an inline launch has told all its buffers by now.
+    if (last->seen_inline || last->slot == kNoSlot) give_up(last);
+    close_results(*last);
+  }
   Batch* b = nullptr;
   std::uint32_t serial = kNoBatch;
   if (captured) {
@@ -160,6 +180,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
     op.eligible = false;
     state = OpState::missed;
   }
+  op.result_wanted = state != OpState::ignored && result_due(op) && op.eligible;
   op.state.store(state, std::memory_order_release);
   Handle handle(HandleType::coll_api, id_, ordinal);
   if (event.captured && storable) {
@@ -174,10 +195,26 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
   if (b != nullptr && storable) {
     b->ops++;
     if (op.eligible) b->eligible++;
+    b->results_wanted |= op.result_wanted;
   }
   next_op_++;
   tables_.announced.store(next_op_, std::memory_order_release);
   return handle;
+}
+
+bool Communicator::result_due(const Op& op) {
+  const bool reduces = op.function == Function::all_reduce || op.function == Function::reduce_scatter;
+  if (result_every_ == 0 || !reduces) return false;
+  // The device skips replays by itself: a graph holds the same kernels every time.
+  if (result_every_ == 1 || op.captured) return true;
+  // From the sequence of calls alone, so that all ranks choose the same ones; all, until the steps are known.
+  const StepDetector::Position at = steps_.feed(step_signature(op.function, op.datatype, op.count));
+  return !at.confirmed || at.step % result_every_ == 0;
+}
+
+void Communicator::close_results(const Batch& b) {
+  if (b.slot != kNoSlot && tables_.slots[b.slot].batch == b.serial)
+    tables_.slots[b.slot].results_open.store(false, std::memory_order_release);
 }
 
 void Communicator::miss(Op* op, Batch* b, Missed reason) {
@@ -199,6 +236,7 @@ void Communicator::miss_unplaced(Batch* b, Missed reason, bool keep_addressed) {
 
 void Communicator::give_up(Batch* b) {
   if (b->serial == kNoBatch || b->captured) return;  // a captured batch may be completed by any later replay
+  close_results(*b);
   const bool waited = b->slot != kNoSlot && tables_.slots[b->slot].batch == b->serial &&
                       tables_.slots[b->slot].state.load(std::memory_order_acquire) == SlotState::open;
   // Entries placed in a slot that is never published are missed too; the collector sees them when the slot ends.
@@ -216,6 +254,7 @@ void Communicator::reclaim_slots() {
 }
 
 std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
+  close_results(*b);
   std::uint32_t index = kNoSlot, first = 0;
   if (b->captured) {
     if (captured_slots_used_ == kCapturedSlots || captured_entries_used_ + entries > kCapturedEntries) return kNoSlot;
@@ -245,10 +284,15 @@ std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
   slot.batch = b->serial;
   slot.launched.store(false, std::memory_order_relaxed);
   slot.failed.store(false, std::memory_order_relaxed);
+  slot.results_launched.store(0, std::memory_order_relaxed);
+  slot.results_open.store(b->results_wanted, std::memory_order_relaxed);
+  slot.result_failed.store(false, std::memory_order_relaxed);
+  slot.result_ctas = 0;
   gate::GateSlot& shared = channel_->slot(index);
   shared.entries = 0;
   shared.first_entry = first;
   shared.runs = 0;
+  shared.result_runs = 0;
   shared.dropped = 0;
   std::atomic_ref<std::uint32_t>(shared.state).store(gate::kSlotOpen, std::memory_order_release);
   slot.state.store(SlotState::open, std::memory_order_release);
@@ -264,10 +308,13 @@ void Communicator::place(Op* op, Batch* b, std::uint32_t index) {
   entry = gate::GateEntry{};
   entry.input = op->send;
   entry.count = op->count;
+  entry.output = op->result_wanted ? op->recv : 0;
+  entry.output_count = op->output_count;
   entry.key = gate::mix64(gate::mix64(seed_ ^ identity_.comm_id) ^ op->ordinal);
   entry.datatype = static_cast<std::uint8_t>(op->datatype);
   entry.mode = op->mode;
   tables_.entry_op[at] = op;
+  tables_.entry_ordinal[at] = op->ordinal;
   slot.entries.store(n + 1, std::memory_order_release);
   op->placed = true;
   b->placed++;
@@ -283,17 +330,18 @@ void Communicator::publish(std::uint32_t index) {
 }
 
 void Communicator::cancel(std::uint32_t index) {
+  tables_.slots[index].results_open.store(false, std::memory_order_release);
   tables_.slots[index].state.store(SlotState::cancelled, std::memory_order_release);
   std::atomic_ref<std::uint32_t>(channel_->slot(index).state).store(gate::kSlotCancelled, std::memory_order_release);
 }
 
-MeasurePlan Communicator::plan(const Batch& b) {
+MeasurePlan Communicator::plan(const Batch& b, gate::Pass pass) {
   MeasurePlan plan;
   for (std::uint32_t i = 0; i < b.ops; i++) {
     const Op& op = op_of(b, i);
-    if (!op.eligible || op.mode == gate::kRaw) continue;
-    std::uint32_t& ctas = plan.ctas[kernel_of(op.datatype)];
-    ctas = std::min(max_ctas_, ctas + gate::measure_ctas(op.count, element_bytes(op.datatype)));
+    if (!op.eligible || op.mode == gate::kRaw || (pass == gate::kResultPass && !op.result_wanted)) continue;
+    const std::uint64_t count = pass == gate::kInputPass ? op.count : op.output_count;
+    plan.add(measured_type(op.datatype), count, element_bytes(op.datatype));
   }
   return plan;
 }
@@ -308,29 +356,35 @@ Missed Communicator::reason_not_to_gate(const Batch& b) const {
 
 Handle Communicator::kernel_launch_start(void* stream) {
   t_links.launch_valid = false;
-  t_links.launching_slot = kNoSlot;
+  t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);
   t_links.launching_communicator = id_;
+  t_links.launching_batch = current_;
+  t_links.launching_stream = stream;
   const Handle handle(HandleType::kernel_launch, id_, 0);
   Batch* b = batch(current_);
   if (b == nullptr) return handle;
   b->launches++;
   if (b->slot != kNoSlot && tables_.slots[b->slot].state.load(std::memory_order_relaxed) == SlotState::open) {
     // The earlier launch's gate still waits for this batch's buffers; an earlier gate is as good as a second one.
-    t_links.launching_slot = b->slot;
+    t_links.launching_slot = t_links.result_slot = b->slot;
     return handle;
   }
   // Buffers that came before the launch (host callbacks) need no waiting gate, even when launches block.
   const Missed reason = reason_not_to_gate(*b);
   if (reason != Missed::none) miss_unplaced(b, reason, reason == Missed::launch_blocking);
-  if (b->eligible == b->placed) return handle;
+  if (b->eligible == b->placed) {
+    // Host callbacks told all buffers before the batch's first launch; any of its launches may complete their results.
+    if (!b->seen_inline) t_links.result_slot = b->slot;
+    return handle;
+  }
 
   const std::uint32_t index = open_slot(b, b->eligible - b->placed);
   if (index == kNoSlot) {
     miss_unplaced(b, Missed::backlog, false);
     return handle;
   }
-  t_links.launching_slot = index;
+  t_links.launching_slot = t_links.result_slot = index;
   for (std::uint32_t i = 0; i < b->ops; i++) {
     Op& op = op_of(*b, i);
     if (op.eligible && op.addressed && !op.placed) place(&op, b, index);
@@ -340,38 +394,87 @@ Handle Communicator::kernel_launch_start(void* stream) {
   return handle;
 }
 
+// Launches a pass with the mutex released: host callbacks of another thread may need it before the device gets on, and
+// a launch may wait for the device.
+CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunch pass, bool captured, void* stream,
+                                   std::uint32_t* number) {
+  const auto cuda_stream = static_cast<CUstream>(stream);
+  pass.workspace = channel_->workspace_of(cuda_stream);
+  // What is captured arrives when a graph runs it, and the slot is the graph's alone.
+  std::uint64_t& arrivals = tables_.slots[pass.slot].arrivals[pass.pass];
+  pass.first_arrival = captured ? 0 : arrivals;
+  if (!captured) arrivals += pass.ctas;
+  lock->unlock();
+  const CUresult result = channel_->launch(pass, cuda_stream, number);
+  lock->lock();
+  if (result != CUDA_SUCCESS && !captured) arrivals -= pass.ctas;
+  return result;
+}
+
+void Communicator::fail_launches(CUresult result) {
+  if (std::exchange(launch_failed_, true)) return;
+  log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
+            identity_.rank, channel_->error_name(result).c_str());
+}
+
 void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t index, void* stream) {
-  const MeasurePlan kernels = plan(*b);
+  const MeasurePlan plan = this->plan(*b, gate::kInputPass);
   Slot& slot = tables_.slots[index];
   slot.launched.store(true, std::memory_order_release);
   const std::uint32_t serial = b->serial;
-  const auto cuda_stream = static_cast<CUstream>(stream);
   const bool captured = b->captured;
   if (!captured) tables_.slots_opened.fetch_add(1, std::memory_order_release);
-  lock->unlock();
-  // Host callbacks of another thread may need the mutex before the device gets on, and a launch may wait for the
-  // device.
+  PassLaunch pass;
+  pass.slot = index;
+  pass.kernel = plan.kernel();
+  pass.ctas = plan.ctas(max_ctas_);
   const std::uint64_t begin = monotonic_ns();
-  bool gated = false;
-  const CUresult result = channel_->launch(index, kernels, cuda_stream, &gated);
+  std::uint32_t number = 0;
+  const CUresult result = launch_pass(lock, pass, captured, stream, &number);
   const bool slow = monotonic_ns() - begin >= slow_launch_ns_;
-  if (captured && gated) {
+  if (captured && result == CUDA_SUCCESS) {
     // The slot is the graph's: it is never reused, whether the driver can tell us of the graph's end or not.
     const Handle token(HandleType::context, id_, index);
-    channel_->retain_by_graph(cuda_stream, token.opaque(), graph_gone_);
+    lock->unlock();
+    channel_->retain_by_graph(static_cast<CUstream>(stream), token.opaque(), graph_gone_);
+    lock->lock();
   }
-  lock->lock();
   if (slow && !captured) switch_off_if_launches_block(index);
   if (result == CUDA_SUCCESS) return;
   slot.failed.store(true, std::memory_order_release);
-  if (!gated) slot.launched.store(false, std::memory_order_release);
+  slot.launched.store(false, std::memory_order_release);
+  slot.results_open.store(false, std::memory_order_release);
   if (slot.state.load(std::memory_order_relaxed) == SlotState::open) cancel(index);
   if (Batch* still = batch(serial); still != nullptr) miss_unplaced(still, Missed::launch_failed, false);
-  t_links.launching_slot = kNoSlot;
-  if (launch_failed_) return;
-  launch_failed_ = true;
-  log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
-            identity_.rank, channel_->error_name(result).c_str());
+  t_links.launching_slot = t_links.result_slot = kNoSlot;
+  fail_launches(result);
+}
+
+void Communicator::launch_result(std::unique_lock<std::mutex>* lock, const Batch& b, std::uint32_t index,
+                                 void* stream) {
+  Slot& slot = tables_.slots[index];
+  if (slot.result_ctas == 0) {
+    // The same for all result passes of a slot: replays count its thread blocks.
+    const MeasurePlan plan = this->plan(b, gate::kResultPass);
+    slot.result_kernel = plan.kernel();
+    slot.result_ctas = plan.ctas(max_ctas_);
+  }
+  PassLaunch pass;
+  pass.pass = gate::kResultPass;
+  pass.slot = index;
+  pass.kernel = slot.result_kernel;
+  pass.ctas = slot.result_ctas;
+  pass.every = b.captured ? result_every_ : 1;
+  slot.results_launched.fetch_add(1, std::memory_order_release);
+  std::uint32_t number = 0;
+  const CUresult result = launch_pass(lock, pass, b.captured, stream, &number);
+  if (result == CUDA_SUCCESS) {
+    slot.last_result_launch.store(number, std::memory_order_release);
+    return;
+  }
+  slot.results_launched.fetch_sub(1, std::memory_order_release);
+  slot.result_failed.store(true, std::memory_order_release);
+  fail_launches(result);
 }
 
 void Communicator::switch_off_if_launches_block(std::uint32_t index) {
@@ -386,10 +489,21 @@ void Communicator::switch_off_if_launches_block(std::uint32_t index) {
 }
 
 void Communicator::kernel_launch_stop() {
-  t_links.launch_valid = t_links.launching_communicator == id_;
+  const bool ours = t_links.launching_communicator == id_;
+  if (ours && t_links.result_slot != kNoSlot && result_every_ != 0) {
+    std::unique_lock lock(mutex_);
+    const std::uint32_t index = t_links.result_slot;
+    const Slot& slot = tables_.slots[index];
+    if (const Batch* b = batch(t_links.launching_batch); b != nullptr && slot.batch == b->serial &&
+                                                         slot.results_open.load(std::memory_order_relaxed) &&
+                                                         !launch_failed_) {
+      launch_result(&lock, *b, index, t_links.launching_stream);
+    }
+  }
+  t_links.launch_valid = ours;
   t_links.launch_communicator = id_;
   t_links.launch_slot = t_links.launching_slot;
-  t_links.launching_slot = kNoSlot;
+  t_links.launching_slot = t_links.result_slot = kNoSlot;
 }
 
 Handle Communicator::group_start() {
@@ -440,7 +554,10 @@ void Communicator::group_stop() {
   const std::lock_guard lock(mutex_);
   if (t_links.group_inline) {
     // All of this launch's buffers are told; a batch of several launches gets a slot for each.
-    if (t_links.group_slot != kNoSlot) publish(t_links.group_slot);
+    if (t_links.group_slot != kNoSlot) {
+      publish(t_links.group_slot);
+      tables_.slots[t_links.group_slot].results_open.store(false, std::memory_order_release);
+    }
   } else if (Batch* b = batch(t_links.group_batch); b != nullptr && b->slot != kNoSlot && b->placed == b->eligible) {
     publish(b->slot);
   }

@@ -6,6 +6,8 @@
 // callbacks, so the mutex is free when it is taken; sections are short, allocate nothing and make no system call.
 #pragma once
 
+#include <gradprobe/step_detector.hpp>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -71,6 +73,7 @@ class Communicator {
     std::uint32_t first_captured = 0;  // captured: index of the first op in the table of captured ops
     std::uint32_t ops = 0;
     std::uint32_t eligible = 0, placed = 0, launches = 0;
+    bool results_wanted = false;
     std::uint32_t slot = kNoSlot;
     bool captured = false;
     bool seen_inline = false;
@@ -94,16 +97,23 @@ class Communicator {
   void place(Op* op, Batch* b, std::uint32_t slot);
   void publish(std::uint32_t slot);
   void cancel(std::uint32_t slot);
-  MeasurePlan plan(const Batch& b);
+  MeasurePlan plan(const Batch& b, gate::Pass pass);
+  bool result_due(const Op& op);
+  void close_results(const Batch& b);
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
   void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);
+  void launch_result(std::unique_lock<std::mutex>* lock, const Batch& b, std::uint32_t slot, void* stream);
+  CUresult launch_pass(std::unique_lock<std::mutex>* lock, PassLaunch pass, bool captured, void* stream,
+                       std::uint32_t* number);
+  void fail_launches(CUresult result);
 
   const CommunicatorId id_;
   const CommunicatorIdentity identity_;
   const bool launch_blocking_;
   const std::uint64_t seed_;
   const std::uint32_t max_ctas_;
+  const std::uint32_t result_every_;
   const std::uint64_t slow_launch_ns_;
   std::unique_ptr<GateChannel> channel_;
   const Log log_;
@@ -117,6 +127,7 @@ class Communicator {
   std::uint32_t direct_batches_opened_ = 0, captured_batches_opened_ = 0;
   std::uint32_t current_ = kNoBatch;
   std::uint64_t next_op_ = 0;
+  StepDetector steps_;  // of the ops launched directly; only used with result_every_ > 1
   std::uint32_t captured_ops_ = 0;
   std::uint64_t direct_entries_used_ = 0, direct_entries_freed_ = 0;  // running totals; the arena is a ring
   std::uint64_t reclaimed_slots_ = 0;

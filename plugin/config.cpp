@@ -115,11 +115,12 @@ Config read_config() {
   }
   c.ring_mb_set = variable("GRADPROBE_RING_MB").has_value();
   c.ring_mb = read.integer("GRADPROBE_RING_MB", 1, 65536, c.ring_mb);
-  c.sketch_floats = read.one_of("GRADPROBE_SKETCH", {0, 256, 512, 1024, 2048}, c.sketch_floats);
+  c.sketch_floats = read.one_of("GRADPROBE_SKETCH", {0, 256, 512, 1024, 2048, 4096}, c.sketch_floats);
   c.seed = read.integer("GRADPROBE_SEED", 0, UINT64_MAX, c.seed);
   c.gate_timeout_ms = static_cast<std::uint32_t>(read.integer("GRADPROBE_GATE_TIMEOUT", 1, 10000, c.gate_timeout_ms));
   c.max_ctas = static_cast<std::uint32_t>(read.integer("GRADPROBE_MAX_CTAS", 1, 256, c.max_ctas));
   c.count_zeros = read.boolean("GRADPROBE_ZEROS", false);
+  c.result_every = static_cast<std::uint32_t>(read.integer("GRADPROBE_RESULT", 0, 1000000, 0));
   c.ops_per_step = read.integer("GRADPROBE_OPS_PER_STEP", 0, 1048576, 0);
   c.log = read.log_target("GRADPROBE_LOG");
   // CUDA reads this variable as a number and takes everything but 0 as "on".
@@ -137,6 +138,7 @@ std::string Config::text() const {
          line("GRADPROBE_SEED", std::to_string(seed)) +
          line("GRADPROBE_GATE_TIMEOUT", std::to_string(gate_timeout_ms)) +
          line("GRADPROBE_MAX_CTAS", std::to_string(max_ctas)) + line("GRADPROBE_ZEROS", count_zeros ? "1" : "0") +
+         line("GRADPROBE_RESULT", std::to_string(result_every)) +
          line("GRADPROBE_OPS_PER_STEP", std::to_string(ops_per_step)) + line("GRADPROBE_LOG", name(log)) +
          line("CUDA_LAUNCH_BLOCKING", launch_blocking ? "1" : "0");
 }

@@ -29,8 +29,8 @@ struct Config {
   std::uint64_t ring_mb = 32;
   bool ring_mb_set = false;
 
-  // GRADPROBE_SKETCH (floats: 0, 256, 512, 1024 or 2048, default 1024): size of the gradient sketch; the error of a
-  // cosine is about 1/sqrt(size) per bucket. 0 keeps norms and counts only. Must be equal on all ranks.
+  // GRADPROBE_SKETCH (floats: 0, 256, 512, 1024, 2048 or 4096, default 1024): size of the gradient sketch; the error of
+  // a cosine is about 1/sqrt(size) per bucket. 0 keeps norms and counts only. Must be equal on all ranks.
   std::uint32_t sketch_floats = 1024;
 
   // GRADPROBE_SEED (0 ... 2^64-1, default 0x6772616470726f62): seed of the sketch. Must be equal on all ranks.
@@ -46,6 +46,11 @@ struct Config {
 
   // GRADPROBE_ZEROS (0 or 1, default 0): also count elements equal to zero (costs about a third more instructions).
   bool count_zeros = false;
+
+  // GRADPROBE_RESULT (0 ... 1000000, default 0): also measure what the collective leaves in the output, with a
+  // fingerprint of its bits, in every n-th step (1: in all). 0: never. For all-reduce the results of all ranks must be
+  // equal.
+  std::uint32_t result_every = 0;
 
   // GRADPROBE_OPS_PER_STEP (recorded collectives per optimizer step, 0 ... 1048576, default 0): 0 finds the period of
   // the sequence of collectives by itself.

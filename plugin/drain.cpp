@@ -5,13 +5,49 @@
 #include <string>
 
 namespace gradprobe {
+namespace {
+
+// The measures of a result in pinned memory.
+void fill(RecordHead* record, const gate::Result& result) {
+  CollectiveBody& body = record->collective;
+  if ((record->flags & kFlagCaptured) != 0) record->replay = result.run;
+  if ((result.flags & gate::kResultSketchInvalid) != 0) record->flags |= kFlagSketchInvalid;
+  if (result.zero_count != kNone) record->flags |= kFlagZerosCounted;
+  body.sum_squares = result.sum_squares;
+  body.max_abs = result.max_abs;
+  body.nan_count = result.nan_count;
+  body.inf_count = result.inf_count;
+  body.zero_count = result.zero_count;
+  body.first_nonfinite = result.first_nonfinite;
+  body.gpu_start_ns = result.start_ns;
+  body.gpu_end_ns = result.end_ns;
+  body.gate_wait_ns = result.gate_wait_ns;
+  body.sketch_key = result.key;
+  body.fingerprint = result.fingerprint;
+  std::memcpy(
+      body.raw, result.raw,
+      std::min<std::size_t>(sizeof body.raw, body.raw_count * element_bytes(static_cast<Datatype>(body.datatype))));
+}
+
+// From some replay on, the buffers that NCCL told were not those that the gate reads.
+bool moved(const Op& op, std::uint32_t run) {
+  return op.captured && run >= op.moved_from.load(std::memory_order_acquire);
+}
+
+std::vector<float> sketch_of(const gate::Result& result) {
+  const float* sketch = GateChannel::sketch(result);
+  return {sketch, sketch + result.sketch_floats};
+}
+
+}  // namespace
 
 Drain::Drain(Communicator* communicator, std::unique_ptr<RingWriter> ring, const Config& config)
     : communicator_(communicator),
       tables_(communicator->tables()),
       channel_(communicator->channel()),
       ring_(std::move(ring)),
-      folder_(ring_.get(), config.sketch_floats, config.ops_per_step) {}
+      folder_(ring_.get(), config.sketch_floats, config.ops_per_step),
+      results_(ring_.get()) {}
 
 bool Drain::poll() {
   // Slots that ended before the results are read: all their results are among those read now.
@@ -51,8 +87,11 @@ bool Drain::slot_ended(std::uint64_t i) const {
   const SlotState state = slot.state.load(std::memory_order_acquire);
   if (state != SlotState::published && state != SlotState::cancelled) return false;
   if (!slot.launched.load(std::memory_order_acquire) || slot.failed.load(std::memory_order_acquire)) return true;
-  std::uint32_t& runs = channel_.slot(static_cast<std::uint32_t>(i % kDirectSlots)).runs;
-  return std::atomic_ref<std::uint32_t>(runs).load(std::memory_order_acquire) > 0;
+  if (slot.results_open.load(std::memory_order_acquire)) return false;
+  gate::GateSlot& shared = channel_.slot(static_cast<std::uint32_t>(i % kDirectSlots));
+  return std::atomic_ref<std::uint32_t>(shared.runs).load(std::memory_order_acquire) > 0 &&
+         std::atomic_ref<std::uint32_t>(shared.result_runs).load(std::memory_order_acquire) >=
+             slot.results_launched.load(std::memory_order_acquire);
 }
 
 bool Drain::read_results() {
@@ -75,15 +114,38 @@ bool Drain::read_results() {
 void Drain::take_slot_status(const gate::Result& result) {
   SlotView& view = views_[result.slot];
   const Slot& slot = tables_.slots[result.slot];
+  const bool captured = result.slot >= kDirectSlots;
+  if (result.pass == gate::kResultPass) {
+    // The input was measured; direct collectives' results are completed when their slot ends.
+    const Missed reason = result.status == gate::kBusy ? Missed::workspace : Missed::ambiguous;
+    view.result_missed = reason;
+    if (captured) miss_replayed_results(result, reason);
+    return;
+  }
   view.timed_out |= result.status == gate::kTimedOut;
   view.busy |= result.status == gate::kBusy;
   view.invalid |= result.status == gate::kInvalid;
   ring_->count_gate_wait(result.gate_wait_ns);
   // A captured slot's entries stay for later replays; this replay's are missed.
-  if (result.slot >= kDirectSlots) {
-    const Missed reason = view.busy ? Missed::busy : view.timed_out ? Missed::timeout : Missed::ambiguous;
+  if (captured) {
+    const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
     ring_->count_missed(reason, slot.capacity);
     view = SlotView{};
+  }
+}
+
+void Drain::miss_replayed_results(const gate::Result& result, Missed reason) {
+  const Slot& slot = tables_.slots[result.slot];
+  if (result.launch != slot.last_result_launch.load(std::memory_order_acquire)) return;
+  write_replay();
+  const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < entries; i++) {
+    const Op& op = *tables_.entry_op[slot.first_entry + i];
+    if (!op.result_wanted) continue;
+    RecordHead record = result_record_of(op);
+    record.replay = result.run;
+    record.missed = static_cast<std::uint16_t>(reason);
+    results_.write(record, nullptr);
   }
 }
 
@@ -99,8 +161,17 @@ RecordHead Drain::record_of(const Op& op) const {
   body.function = static_cast<std::uint8_t>(op.function);
   body.datatype = static_cast<std::uint8_t>(op.datatype);
   body.zero_count = body.first_nonfinite = kNone;
+  if (op.mode == gate::kRaw) body.raw_count = static_cast<std::uint32_t>(op.count);
   if (op.captured) record.flags |= kFlagCaptured;
   if (op.addressed && op.send == op.recv) record.flags |= kFlagInPlace;
+  return record;
+}
+
+RecordHead Drain::result_record_of(const Op& op) const {
+  RecordHead record = record_of(op);
+  record.kind = static_cast<std::uint16_t>(RecordKind::result);
+  record.collective.count = op.output_count;
+  if (op.mode == gate::kRaw) record.collective.raw_count = static_cast<std::uint32_t>(op.output_count);
   return record;
 }
 
@@ -109,49 +180,56 @@ void Drain::take(const gate::Result& result) {
   if (slot.state.load(std::memory_order_acquire) != SlotState::published ||
       result.entry >= slot.entries.load(std::memory_order_acquire))
     return;
-  Op& op = *tables_.entry_op[slot.first_entry + result.entry];
-  if (op.captured && result.run >= op.moved_from.load(std::memory_order_acquire)) {
+  const std::uint32_t at = slot.first_entry + result.entry;
+  if (result.pass == gate::kResultPass) {
+    if (result.slot >= kDirectSlots)
+      take_replayed_result(result, *tables_.entry_op[at]);
+    else
+      take_direct_result(result, tables_.entry_ordinal[at]);
+    return;
+  }
+  Op& op = *tables_.entry_op[at];
+  if (moved(op, result.run)) {
     ring_->count_missed(Missed::ambiguous);
     return;
   }
-  RecordHead record = record_of(op);
-  CollectiveBody& body = record.collective;
-  if (op.captured) record.replay = result.run;
-  if ((result.flags & gate::kResultSketchInvalid) != 0) record.flags |= kFlagSketchInvalid;
-  if (result.zero_count != kNone) record.flags |= kFlagZerosCounted;
-  body.sum_squares = result.sum_squares;
-  body.max_abs = result.max_abs;
-  body.nan_count = result.nan_count;
-  body.inf_count = result.inf_count;
-  body.zero_count = result.zero_count;
-  body.first_nonfinite = result.first_nonfinite;
-  body.gpu_start_ns = result.start_ns;
-  body.gpu_end_ns = result.end_ns;
-  body.gate_wait_ns = result.gate_wait_ns;
-  body.sketch_key = result.key;
-  const float* sketch = nullptr;
-  if (op.mode == gate::kRaw) {
-    body.raw_count = static_cast<std::uint32_t>(op.count);
-    std::memcpy(body.raw, result.raw, std::min<std::size_t>(sizeof body.raw, op.count * element_bytes(op.datatype)));
-  } else if (result.sketch_floats != 0) {
-    sketch = GateChannel::sketch(result);
-  }
+  Held held{record_of(op), sketch_of(result)};
+  fill(&held.record, result);
   ring_->count_measured(1);
   if (result.entry == 0) ring_->count_gate_wait(result.gate_wait_ns);  // one wait, whatever number of entries
-  Held held{record, {}};
-  if (sketch != nullptr) held.sketch.assign(sketch, sketch + result.sketch_floats);
   if (op.captured) {
     hold_replay(result, std::move(held));
     return;
   }
+  if (op.result_wanted) results_.expect(result_record_of(op));
   held_.insert_or_assign(op.ordinal, std::move(held));
   op.state.store(OpState::done, std::memory_order_release);
   advance();
 }
 
+void Drain::take_direct_result(const gate::Result& result, std::uint64_t ordinal) {
+  const RecordHead* expected = results_.expected(ordinal);
+  if (expected == nullptr) return;
+  RecordHead record = *expected;
+  record.missed = 0;
+  fill(&record, result);
+  results_.hold(record, sketch_of(result));
+}
+
+void Drain::take_replayed_result(const gate::Result& result, const Op& op) {
+  // Earlier launches of a captured group may have left the result half-made.
+  const Slot& slot = tables_.slots[result.slot];
+  if (moved(op, result.run) || result.launch != slot.last_result_launch.load(std::memory_order_acquire)) return;
+  write_replay();
+  RecordHead record = result_record_of(op);
+  fill(&record, result);
+  results_.write(record, result.sketch_floats != 0 ? GateChannel::sketch(result) : nullptr);
+}
+
 void Drain::write(RecordHead* record, const float* sketch) {
   folder_.feed(record, sketch);
   ring_->write(*record, sketch);
+  results_.input_written(*record);
 }
 
 void Drain::hold_replay(const gate::Result& result, Held held) {
@@ -178,23 +256,32 @@ void Drain::end_entries(std::uint32_t index) {
   else if (view.timed_out || slot.state.load(std::memory_order_acquire) == SlotState::cancelled)
     reason = Missed::timeout;
   else if (view.busy)
-    reason = Missed::busy;
+    reason = Missed::workspace;
   else if (view.invalid)
     reason = Missed::ambiguous;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < entries; i++) {
+    if (tables_.entry_ordinal[slot.first_entry + i] < collected_) continue;  // the op's place may be another's by now
     Op& op = *tables_.entry_op[slot.first_entry + i];
     if (op.state.load(std::memory_order_acquire) != OpState::announced) continue;
     op.reason = reason;
     op.state.store(OpState::missed, std::memory_order_release);
   }
+  end_results(slot, view.result_missed);
   view = SlotView{};
   slot.state.store(SlotState::free, std::memory_order_release);
+}
+
+void Drain::end_results(const Slot& slot, Missed missed) {
+  if (slot.result_failed.load(std::memory_order_acquire)) missed = Missed::launch_failed;
+  const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < entries; i++) results_.complete(tables_.entry_ordinal[slot.first_entry + i], missed);
 }
 
 void Drain::write_missed(Op* op) {
   RecordHead record = record_of(*op);
   record.missed = static_cast<std::uint16_t>(op->reason);
+  record.collective.raw_count = 0;
   write(&record, nullptr);
   ring_->count_missed(op->reason);
 }
@@ -232,11 +319,7 @@ bool Drain::settled() const {
 }
 
 bool Drain::quiescent() const {
-  if (!settled()) return false;
-  // After a refused launch the gate before it may still run.
-  for (std::uint32_t i = 0; i < kDirectSlots; i++)
-    if (tables_.slots[i].failed.load() && tables_.slots[i].launched.load()) return false;
-  return true;
+  return settled();
 }
 
 void Drain::finish(RingState state) {
@@ -250,6 +333,7 @@ void Drain::finish(RingState state) {
   }
   advance();
   write_replay();
+  results_.finish();
   count_uncounted();
   folder_.finish();
   ring_->heartbeat();

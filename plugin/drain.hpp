@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "communicator.hpp"
+#include "result_records.hpp"
 #include "ring_writer.hpp"
 #include "step_folder.hpp"
 
@@ -38,6 +39,7 @@ class Drain {
  private:
   struct SlotView {
     bool timed_out = false, busy = false, invalid = false;
+    Missed result_missed = Missed::result_lost;  // of results that didn't come
   };
   // A record whose turn hasn't come: a group's results arrive in any order.
   struct Held {
@@ -47,7 +49,11 @@ class Drain {
 
   bool read_results();
   void take(const gate::Result& result);
+  void take_direct_result(const gate::Result& result, std::uint64_t ordinal);
+  void take_replayed_result(const gate::Result& result, const Op& op);
   void take_slot_status(const gate::Result& result);
+  void miss_replayed_results(const gate::Result& result, Missed reason);
+  void end_results(const Slot& slot, Missed missed);
   bool slot_ended(std::uint64_t i) const;
   void expire_overdue_slot();
   void hold_replay(const gate::Result& result, Held held);
@@ -57,6 +63,7 @@ class Drain {
   bool advance();
   void write_missed(Op* op);
   RecordHead record_of(const Op& op) const;
+  RecordHead result_record_of(const Op& op) const;
   void count_uncounted();
 
   Communicator* communicator_;
@@ -64,6 +71,7 @@ class Drain {
   GateChannel& channel_;
   std::unique_ptr<RingWriter> ring_;
   StepFolder folder_;
+  ResultRecords results_;
   std::unique_ptr<SlotView[]> views_ = std::make_unique<SlotView[]>(kSlots);
   std::map<std::uint64_t, Held> held_;  // measured direct ops behind one that is still open, by ordinal
   std::vector<Held> replay_;            // results so far of the run of a captured slot

@@ -38,15 +38,14 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   }
   if (const CUresult r = cuda_.module_load_data(&module_, gate::fatbin().data()); r != CUDA_SUCCESS)
     return fail("can't load the measuring kernels", r);
-  const char* names[kMeasureKernels] = {gate::kMeasureF32, gate::kMeasureBf16, gate::kMeasureF16};
-  if (const CUresult r = cuda_.module_get_function(&gate_, module_, gate::kGateKernel); r != CUDA_SUCCESS)
-    return fail(gate::kGateKernel, r);
-  for (std::uint32_t i = 0; i < kMeasureKernels; i++)
-    if (const CUresult r = cuda_.module_get_function(&measure_[i], module_, names[i]); r != CUDA_SUCCESS)
-      return fail(names[i], r);
+  for (std::uint32_t i = 0; i <= gate::kMixed; i++)
+    if (const CUresult r = cuda_.module_get_function(&kernels_[i], module_, gate::kMeasureKernels[i]);
+        r != CUDA_SUCCESS)
+      return fail(gate::kMeasureKernels[i], r);
 
   sketch_floats_ = config.sketch_floats;
   timeout_ns_ = std::uint64_t{config.gate_timeout_ms} * 1000000u;
+  max_ctas_ = config.max_ctas;
   flags_ = config.count_zeros ? gate::kCountZeros : 0;
 
   entries_at_ = sizeof(gate::GateSlot) * kSlots;
@@ -77,8 +76,11 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   entries_ = reinterpret_cast<gate::GateEntry*>(host_ + entries_at_);
   control_ = reinterpret_cast<gate::GateControl*>(host_ + control_at_);
   results_ = host_ + results_at_;
-  if (const CUresult r = cuda_.mem_alloc(&workspace_, gate::workspace_layout(sketch_floats_).bytes); r != CUDA_SUCCESS)
-    return fail("can't allocate the workspace", r);
+  workspaces_at_ = sizeof(gate::ChannelState) + sizeof(gate::SlotRuns) * kSlots;
+  workspace_bytes_ = gate::workspace_layout(sketch_floats_, max_ctas_).bytes;
+  device_bytes_ = workspaces_at_ + workspace_bytes_ * kWorkspaces;
+  if (const CUresult r = cuda_.mem_alloc(&device_memory_, device_bytes_); r != CUDA_SUCCESS)
+    return fail("can't allocate the workspaces", r);
   return true;
 }
 
@@ -86,13 +88,16 @@ bool GateChannel::warm_up(bool* launched, std::string* why) {
   CUstream stream = nullptr;
   CUresult r = cuda_.stream_create(&stream, CU_STREAM_NON_BLOCKING);
   if (r == CUDA_SUCCESS) {
-    r = cuda_.memset_d8_async(workspace_, 0, gate::workspace_layout(sketch_floats_).bytes, stream);
+    r = cuda_.memset_d8_async(device_memory_, 0, device_bytes_, stream);
     *launched = r == CUDA_SUCCESS;
     slots_[kWarmUpSlot].state = gate::kSlotCancelled;
-    MeasurePlan plan;
-    for (std::uint32_t& ctas : plan.ctas) ctas = 1;
-    bool gated = false;
-    if (r == CUDA_SUCCESS) r = launch(kWarmUpSlot, plan, stream, &gated);
+    PassLaunch pass;
+    pass.slot = kWarmUpSlot;
+    for (pass.kernel = 0; pass.kernel <= gate::kMixed && r == CUDA_SUCCESS; pass.kernel++) {
+      std::uint32_t number = 0;
+      r = launch(pass, stream, &number);
+      pass.first_arrival++;
+    }
     const CUresult synchronised = cuda_.stream_synchronize(stream);
     if (synchronised == CUDA_SUCCESS) *launched = false;  // whatever was launched has ended
     if (r == CUDA_SUCCESS) r = synchronised;
@@ -102,29 +107,44 @@ bool GateChannel::warm_up(bool* launched, std::string* why) {
   return r == CUDA_SUCCESS;
 }
 
-CUresult GateChannel::launch(std::uint32_t slot, const MeasurePlan& plan, CUstream stream, bool* gated) const {
-  *gated = false;
+CUresult GateChannel::launch(const PassLaunch& pass, CUstream stream, std::uint32_t* number) const {
   const ScopedContext context(cuda_, context_);
+  const CUdeviceptr slot_runs = device_memory_ + sizeof(gate::ChannelState) + sizeof(gate::SlotRuns) * pass.slot;
   gate::GateParams params{};
-  params.slot = reinterpret_cast<gate::GateSlot*>(device_base_ + sizeof(gate::GateSlot) * slot);
+  params.slot = reinterpret_cast<gate::GateSlot*>(device_base_ + sizeof(gate::GateSlot) * pass.slot);
   params.arena = reinterpret_cast<const gate::GateEntry*>(device_base_ + entries_at_);
   params.control = reinterpret_cast<gate::GateControl*>(device_base_ + control_at_);
   params.results = reinterpret_cast<unsigned char*>(device_base_ + results_at_);
-  params.workspace = reinterpret_cast<gate::WorkspaceHead*>(workspace_);
+  params.channel = reinterpret_cast<gate::ChannelState*>(device_memory_);
+  params.slot_runs = reinterpret_cast<gate::SlotRuns*>(slot_runs);
+  params.workspace =
+      reinterpret_cast<gate::WorkspaceHead*>(device_memory_ + workspaces_at_ + workspace_bytes_ * pass.workspace);
+  params.first_arrival = pass.first_arrival;
   params.timeout_ns = timeout_ns_;
-  params.slot_index = slot;
+  params.slot_index = pass.slot;
   params.result_capacity = kResults;
   params.sketch_floats = sketch_floats_;
+  params.workspace_ctas = max_ctas_;
   params.flags = flags_;
-  params.launch = launches_.fetch_add(1, std::memory_order_relaxed) + 1;
+  params.launch = *number = launches_.fetch_add(1, std::memory_order_relaxed) + 1;
+  params.pass = pass.pass;
+  params.every = pass.every;
   void* arguments[] = {&params};
-  CUresult r = cuda_.launch_kernel(gate_, 1, 1, 1, gate::kGateThreads, 1, 1, 0, stream, arguments, nullptr);
-  *gated = r == CUDA_SUCCESS;
-  for (std::uint32_t i = 0; i < kMeasureKernels && r == CUDA_SUCCESS; i++) {
-    if (plan.ctas[i] == 0) continue;
-    r = cuda_.launch_kernel(measure_[i], plan.ctas[i], 1, 1, gate::kThreads, 1, 1, 0, stream, arguments, nullptr);
+  return cuda_.launch_kernel(kernels_[pass.kernel], pass.ctas, 1, 1, gate::kThreads, 1, 1, 0, stream, arguments,
+                             nullptr);
+}
+
+std::uint32_t GateChannel::workspace_of(CUstream stream) {
+  std::uint32_t chosen = 0;
+  for (std::uint32_t i = 0; i < kWorkspaces; i++) {
+    if (streams_[i].last != 0 && streams_[i].stream == stream) {
+      chosen = i;
+      break;
+    }
+    if (streams_[i].last < streams_[chosen].last) chosen = i;
   }
-  return r;
+  streams_[chosen] = {stream, ++stream_uses_};
+  return chosen;
 }
 
 bool GateChannel::retain_by_graph(CUstream stream, void* user, void (*destroy)(void*)) const {
@@ -148,7 +168,7 @@ bool GateChannel::retain_by_graph(CUstream stream, void* user, void (*destroy)(v
 
 void GateChannel::free_memory() {
   const ScopedContext context(cuda_, context_);
-  if (workspace_ != 0) cuda_.mem_free(workspace_);
+  if (device_memory_ != 0) cuda_.mem_free(device_memory_);
   if (host_ != nullptr) {
     cuda_.mem_host_unregister(host_);
     munmap(host_, host_bytes_);

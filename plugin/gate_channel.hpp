@@ -1,10 +1,12 @@
-// The device side of one communicator: module, pinned memory, workspace, launches. Knows nothing of NCCL.
+// The device side of one communicator: module, pinned memory, workspaces, launches. Knows nothing of NCCL.
 // Layouts shared with the kernels: kernels/abi.hpp.
 #pragma once
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,11 +29,39 @@ inline constexpr std::uint32_t kCapturedEntries = 4096;
 inline constexpr std::uint32_t kEntries = kDirectEntries + kCapturedEntries;
 inline constexpr std::uint32_t kResults = 512;
 
-// Which measuring kernels a launch needs, as a bit set.
-enum MeasureKernel : std::uint32_t { kF32 = 0, kBf16 = 1, kF16 = 2, kMeasureKernels = 3 };
+// Streams that a communicator can use without sharing a workspace. NCCL puts the launches of one communicator in order
+// across its streams, so even streams that share one rarely meet there; when they do, one of them is missed(workspace).
+inline constexpr std::uint32_t kWorkspaces = 4;
 
-struct MeasurePlan {
-  std::uint32_t ctas[kMeasureKernels] = {};  // 0: kernel not needed
+// The kernel and the thread blocks of one pass.
+class MeasurePlan {
+ public:
+  // One more bucket of `count` >= 1 elements.
+  void add(gate::MeasuredType type, std::uint64_t count, std::uint32_t element_bytes) {
+    types_ |= 1u << type;
+    ctas_ = std::min(gate::kMaxCtas, ctas_ + gate::measure_ctas(count, element_bytes));
+  }
+  // Index in gate::kMeasureKernels.
+  std::uint32_t kernel() const {
+    return std::has_single_bit(types_) ? static_cast<std::uint32_t>(std::countr_zero(types_)) : gate::kMixed;
+  }
+  // 1 ... `limit`
+  std::uint32_t ctas(std::uint32_t limit) const { return std::clamp(ctas_, 1u, limit); }
+
+ private:
+  std::uint32_t types_ = 0;
+  std::uint32_t ctas_ = 0;
+};
+
+// One launch.
+struct PassLaunch {
+  gate::Pass pass = gate::kInputPass;
+  std::uint32_t slot = 0;
+  std::uint32_t kernel = gate::kMixed;
+  std::uint32_t ctas = 1;
+  std::uint32_t workspace = 0;
+  std::uint64_t first_arrival = 0;
+  std::uint32_t every = 1;
 };
 
 class GateChannel {
@@ -43,9 +73,13 @@ class GateChannel {
   // Frees device and pinned memory when `quiescent`; otherwise leaves them for ever: a kernel or a graph may use them.
   static void close(std::unique_ptr<GateChannel> channel, bool quiescent);
 
-  // Launches the gate of `slot` and the kernels of `plan` on `stream`. Safe from any thread; may block as launches do.
-  // `*gated` tells whether the gate itself was launched.
-  CUresult launch(std::uint32_t slot, const MeasurePlan& plan, CUstream stream, bool* gated) const;
+  // Launches one pass on `stream`. Safe from any thread; may block as launches do. `*number` gets what the launch's
+  // results say in gate::Result::launch.
+  CUresult launch(const PassLaunch& pass, CUstream stream, std::uint32_t* number) const;
+
+  // The workspace of a stream: its own while there are enough, then that of the stream unused for longest. Not
+  // thread-safe.
+  std::uint32_t workspace_of(CUstream stream);
 
   // Keeps `destroy(user)` from being called while a graph that captures `stream` or an executable of it lives.
   // False where the driver can't.
@@ -75,8 +109,7 @@ class GateChannel {
   const CudaDriver& cuda_;
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
-  CUfunction gate_ = nullptr;
-  CUfunction measure_[kMeasureKernels] = {};
+  CUfunction kernels_[gate::kMeasuredTypes + 1] = {};
   unsigned char* host_ = nullptr;  // one mapping, registered with CUDA: it stays ours when CUDA is torn down
   std::size_t host_bytes_ = 0;
   CUdeviceptr device_base_ = 0;  // of host_
@@ -85,10 +118,18 @@ class GateChannel {
   gate::GateEntry* entries_ = nullptr;
   gate::GateControl* control_ = nullptr;
   unsigned char* results_ = nullptr;
-  CUdeviceptr workspace_ = 0;
+  CUdeviceptr device_memory_ = 0;  // ChannelState, SlotRuns[kSlots], workspaces
+  std::size_t workspaces_at_ = 0, workspace_bytes_ = 0, device_bytes_ = 0;
+  struct StreamUse {
+    CUstream stream = nullptr;
+    std::uint64_t last = 0;  // 0: never used
+  };
+  StreamUse streams_[kWorkspaces];
+  std::uint64_t stream_uses_ = 0;
   mutable std::atomic<std::uint32_t> launches_{0};
   std::uint64_t timeout_ns_ = 0;
   std::uint32_t sketch_floats_ = 0;
+  std::uint32_t max_ctas_ = 0;
   std::uint32_t flags_ = 0;
   unsigned char uuid_[16] = {};
   std::string device_name_;

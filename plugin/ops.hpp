@@ -38,7 +38,9 @@ struct Op {
   Function function = Function::unknown;
   Datatype datatype = Datatype::unknown;
   std::uint64_t ordinal = kNone;
-  std::uint64_t count = 0;  // elements of the input
+  std::uint64_t count = 0;         // elements of the input
+  std::uint64_t output_count = 0;  // elements of this rank's result
+  bool result_wanted = false;      // the result is to be measured too
   std::uint64_t send = 0, recv = 0;
   std::uint32_t batch = 0;
   // Captured: how often its buffers were told (at capture or at each replay), and from which time on they were not
@@ -59,11 +61,19 @@ struct Slot {
   std::atomic<SlotState> state{SlotState::free};
   std::atomic<bool> launched{false};        // the gate runs or will: wait for the device before reuse
   std::atomic<bool> graph_released{false};  // captured: no graph can run it any more
-  std::atomic<bool> failed{false};          // a kernel of the launch was refused
+  std::atomic<bool> failed{false};          // the launch was refused
+  // Result passes: how many were launched, GateParams::launch of the last one, whether more may come, whether one was
+  // refused.
+  std::atomic<std::uint32_t> results_launched{0};
+  std::atomic<std::uint32_t> last_result_launch{0};
+  std::atomic<bool> results_open{false};
+  std::atomic<bool> result_failed{false};
   std::uint32_t first_entry = 0, capacity = 0;
   std::uint32_t arena_entries = 0;  // capacity, and what was left unused at the arena's end before it
   std::atomic<std::uint32_t> entries{0};
   std::uint32_t batch = 0;
+  std::uint64_t arrivals[2] = {};                    // thread blocks launched so far, by pass; stays over reuse
+  std::uint32_t result_kernel = 0, result_ctas = 0;  // of all result passes; 0 thread blocks: none yet
 };
 
 struct OpTables {
@@ -71,6 +81,7 @@ struct OpTables {
   std::unique_ptr<Op[]> captured = std::make_unique<Op[]>(kCapturedOps);
   std::unique_ptr<Slot[]> slots = std::make_unique<Slot[]>(kSlots);
   std::unique_ptr<Op*[]> entry_op = std::make_unique<Op*[]>(kEntries);  // whose input the entry is
+  std::unique_ptr<std::uint64_t[]> entry_ordinal = std::make_unique<std::uint64_t[]>(kEntries);  // and its ordinal
 
   std::atomic<std::uint64_t> announced{0};     // ops handed over; op i is direct[i % kDirectOps]
   std::atomic<std::uint64_t> collected{0};     // ops that the collector has finished: their places are free

@@ -125,7 +125,7 @@ void* Process::open(const InitCall& call, int* mask) {
   *mask = kActivationMask;
   const auto say = call.rank == 0 ? &Log::notice : &Log::info;
   (log.*say)(
-      "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter (f32, bf16, f16) into %s (%llu "
+      "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
       "records)%s",
       kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
       config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");

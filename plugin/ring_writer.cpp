@@ -193,6 +193,7 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
   h.record_bytes = ring->record_bytes_;
   h.sketch_floats = config.sketch_floats;
   h.capacity = ring->capacity_;
+  h.features_compatible = kFeatureResults;
   h.comm_id = identity.comm_id;
   h.rank = identity.rank;
   h.nranks = identity.nranks;
@@ -279,6 +280,10 @@ void RingWriter::heartbeat() {
 
 std::uint64_t RingWriter::measured() const {
   return std::atomic_ref<std::uint64_t>(live_->measured).load(std::memory_order_relaxed);
+}
+
+std::uint64_t RingWriter::results() const {
+  return std::atomic_ref<std::uint64_t>(live_->results).load(std::memory_order_relaxed);
 }
 
 std::uint64_t RingWriter::missed(Missed reason) const {

@@ -44,6 +44,7 @@ class RingWriter {
   void write(RecordHead head, const float* sketch);
 
   void count_measured(std::uint64_t n) { add(&LiveCounters::measured, n); }
+  void count_results(std::uint64_t n) { add(&LiveCounters::results, n); }
   void count_missed(Missed reason, std::uint64_t n = 1);
   void count_gate_wait(std::uint64_t ns) { add(&LiveCounters::gated_ns, ns); }
   void set_announced(std::uint64_t n) { set(&LiveCounters::announced, n); }
@@ -52,6 +53,7 @@ class RingWriter {
 
   std::uint64_t written() const { return written_; }
   std::uint64_t measured() const;
+  std::uint64_t results() const;
   std::uint64_t missed(Missed reason) const;
 
  private:

@@ -55,6 +55,17 @@ Json value_or_null(const Dispersion& d, const RankValue& v) {
   return d.count == 0 ? Json(nullptr) : json_number(v.value);
 }
 
+Json to_json(const ResultMismatch& m) {
+  Json j;
+  j["op"] = m.key.op;
+  j["replay"] = m.key.replay;
+  j["datatype"] = name(m.datatype);
+  j["count"] = m.count;
+  j["differing"] = m.majority ? Json(m.differing()) : Json(nullptr);
+  j["equal_ranks"] = m.groups;
+  return j;
+}
+
 Json to_json(const Communicator& comm, const StepComparison& s) {
   Json j;
   j["comm"] = hex(comm.id);
@@ -87,6 +98,9 @@ Json to_json(const Communicator& comm, const StepComparison& s) {
     j["worst_pair"] = j["worst_cosine"] = j["worst_low"] = j["worst_high"] = nullptr;
   }
   j["identical"] = s.identical;
+  j["results_compared"] = s.results_compared;
+  j["result_mismatches"] = Json::array();
+  for (const ResultMismatch& m : s.result_mismatches) j["result_mismatches"].push_back(to_json(m));
   j["notes"] = s.notes;
   return j;
 }
@@ -146,6 +160,10 @@ void print_summary(const Communicator& comm, const std::vector<StepComparison>& 
   print_line(fmt::format("  gradient norm: mean {}; CV {}", number(s.norm_mean), number(s.norm_cv, "{:.3e}")));
   print_line(fmt::format("  mean pairwise cosine: {} (steps from {} to {})", number(s.cosine, "{:+.4f}"),
                          number(s.cosine_min, "{:+.4f}"), number(s.cosine_max, "{:+.4f}")));
+  if (const ResultComparison& results = comm.results; results.compared > 0) {
+    print_line(fmt::format("  results: {} all-reduces compared between ranks, {} differ", results.compared,
+                           results.mismatches.size()));
+  }
   // The same remark about many steps is said once.
   std::vector<std::pair<std::string, std::size_t>> remarks;
   for (const StepComparison& step : steps) {
@@ -185,6 +203,8 @@ Json summary_json(const Communicator& comm, const std::vector<StepComparison>& s
   j["mean_cosine"] = number_or_null(s.cosine);
   j["cosine_step_min"] = number_or_null(s.cosine_min);
   j["cosine_step_max"] = number_or_null(s.cosine_max);
+  j["results_compared"] = comm.results.compared;
+  j["results_different"] = comm.results.mismatches.size();
   j["findings"] = Json::array();
   for (const Finding& f : findings)
     j["findings"].push_back({{"kind", f.kind}, {"text", f.text}, {"notable", f.notable}});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -11,35 +12,19 @@
 namespace gradprobe::tool {
 namespace {
 
-RankRing load(const RingReader& reader) {
-  RankRing ring;
-  ring.reader = &reader;
-  ring.counters = reader.counters();
-  ring.writer = writer_of(reader, ring.counters);
-  RingCursor cursor(reader);
-  for (Record record; cursor.next(record) == Next::record;) ring.heads.push_back({record.number, record.head});
-  ring.losses = cursor.losses();
-  ring.steps = assign_steps(ring.heads);
-  for (std::size_t i = 0; i < ring.heads.size(); i++) {
-    const RecordHead& head = ring.heads[i].head;
-    if (!detail::is_op(head) || ring.steps[i].extra) continue;
-    if (ring.steps[i].step == kNone)
-      ring.without_step++;
-    else
-      ring.by_step[ring.steps[i].step][{head.op, head.replay}] = i;
-  }
-  return ring;
-}
-
 // What all ranks must agree on before two buckets are the same.
 auto shape_of(const RecordHead& head) {
   const CollectiveBody& b = head.collective;
   return std::tuple(head.kind, b.function, b.datatype, b.count);
 }
 
-bool is_finite(const RecordHead& head) {
-  const CollectiveBody& b = head.collective;
-  return b.nan_count == 0 && b.inf_count == 0 && std::isfinite(b.sum_squares) && b.sum_squares >= 0;
+bool all_finite(const RecordHead& head) {
+  return head.collective.nan_count == 0 && head.collective.inf_count == 0;
+}
+
+// Finite f64 elements beyond 10^154 have squares that float64 doesn't hold.
+bool has_norm(const RecordHead& head) {
+  return std::isfinite(head.collective.sum_squares) && head.collective.sum_squares >= 0;
 }
 
 struct RankInStep {
@@ -132,7 +117,7 @@ std::vector<OpKey> common_buckets(const std::vector<RankInStep>& ranks, Notes& n
       if (carries_gradient(rank.ring->heads[index].head)) keys.insert(key);
   std::vector<OpKey> common;
   for (const OpKey& key : keys) {
-    std::vector<std::uint32_t> absent, missed, bad;
+    std::vector<std::uint32_t> absent, missed, bad, no_norm;
     const RecordHead* first = nullptr;
     bool same = true;
     for (const RankInStep& rank : ranks) {
@@ -145,13 +130,17 @@ std::vector<OpKey> common_buckets(const std::vector<RankInStep>& ranks, Notes& n
       same = same && shape_of(*head) == shape_of(*first);
       if (head->missed != 0)
         missed.push_back(rank.ring->rank());
-      else if (!is_finite(*head))
+      else if (!all_finite(*head))
         bad.push_back(rank.ring->rank());
+      else if (!has_norm(*head))
+        no_norm.push_back(rank.ring->rank());
     }
     if (!same)
       notes.bucket(key, "the ranks' records disagree on function, datatype or count");
     else if (!bad.empty())
       notes.bucket(key, "NaN or Inf on rank(s) " + rank_list(bad));
+    else if (!no_norm.empty())
+      notes.bucket(key, "values too large for a norm on rank(s) " + rank_list(no_norm));
     else if (!missed.empty())
       notes.bucket(key, "not measured on rank(s) " + rank_list(missed));
     else if (!absent.empty())
@@ -314,6 +303,7 @@ std::vector<Communicator> group_by_communicator(const std::vector<RingReader>& r
       if (comm.name.empty()) comm.name = field_text((*newest)->header().comm_name);
       comm.rings.push_back(load(**newest));
     }
+    comm.results = compare_results(comm.rings);
     communicators.push_back(std::move(comm));
   }
   return communicators;
@@ -347,6 +337,10 @@ StepComparison compare_step(const Communicator& comm, std::uint64_t step) {
     if (ranks.size() > 1) compare_directions(ranks, buckets, notes, result);
   }
   notes.move_to(result.notes);
+  const auto compared = comm.results.by_step.find(step);
+  if (compared != comm.results.by_step.end()) result.results_compared = compared->second;
+  for (const ResultMismatch& m : comm.results.mismatches)
+    if (m.where.step == step) result.result_mismatches.push_back(m);
   return result;
 }
 

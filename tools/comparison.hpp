@@ -3,42 +3,18 @@
 
 #include <gradprobe/dispersion.hpp>
 #include <gradprobe/estimators.hpp>
-#include <gradprobe/step_assignment.hpp>
 
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "commands.hpp"
-#include "ring_files.hpp"
+#include "rank_ring.hpp"
+#include "results.hpp"
 
 namespace gradprobe::tool {
-
-// One collective of a communicator: the same on every rank.
-struct OpKey {
-  std::uint64_t op = 0;
-  std::uint32_t replay = 0;
-  auto operator<=>(const OpKey&) const = default;
-};
-
-// What one ring says, without sketches.
-struct RankRing {
-  const RingReader* reader = nullptr;
-  std::vector<NumberedHead> heads;
-  std::vector<AssignedStep> steps;
-  // Per step: index into `heads` of its collectives and scalars; extras are left out.
-  std::map<std::uint64_t, std::map<OpKey, std::size_t>> by_step;
-  RingCursor::Losses losses;
-  LiveCounters counters{};
-  Writer writer = Writer::unseen;
-  std::uint64_t without_step = 0;
-
-  std::uint32_t rank() const { return reader->header().rank; }
-};
 
 // All ranks of one communicator in one run, by rank.
 struct Communicator {
@@ -46,6 +22,7 @@ struct Communicator {
   std::string name;
   std::uint32_t nranks = 0;
   std::vector<RankRing> rings;
+  ResultComparison results;
   std::vector<std::string> superseded;  // rings of the same rank from an earlier run
 };
 
@@ -71,6 +48,8 @@ struct StepComparison {
   double direction_norm_spread = NAN;  // (max - min) / mean of the norms over the cosines' buckets, without zeros
   bool all_identical = false;          // every pair that has a cosine is bit-equal
   std::vector<std::vector<std::uint32_t>> identical;  // groups of at least two ranks with bit-equal gradients
+  std::size_t results_compared = 0;
+  std::vector<ResultMismatch> result_mismatches;
   std::vector<std::string> notes;
 };
 

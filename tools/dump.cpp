@@ -34,7 +34,12 @@ double norm_of(double sum_squares) {
   return sum_squares < 0 ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(sum_squares);
 }
 
-// The scalars of a record as they were, 64-bit integers included.
+// A fingerprint is an exact number of 64 bits, which JSON readers that know only doubles would round.
+std::string fingerprint_text(const CollectiveBody& body) {
+  return "0x" + hex(body.fingerprint);
+}
+
+// The elements that a record keeps, as they were, 64-bit integers included.
 Json raw_values(const CollectiveBody& body) {
   Json values = Json::array();
   const auto type = static_cast<Datatype>(body.datatype);
@@ -57,12 +62,22 @@ std::string raw_text(const CollectiveBody& body) {
   std::string text;
   for (const Json& value : raw_values(body)) {
     if (!text.empty()) text += ',';
-    if (value.is_number_float())
+    if (value.is_number_float() && static_cast<Datatype>(body.datatype) == Datatype::f64)
+      text += fmt::format("{}", value.get<double>());
+    else if (value.is_number_float())
       text += fmt::format("{:.9g}", value.get<double>());
     else
       text += value.is_string() ? value.get<std::string>() : value.dump();
   }
   return text;
+}
+
+// Whether norm, counts and so on are those of the buffer: tiny ones may be of integers.
+bool has_measures(const Record& record) {
+  if (record.head.missed != 0) return false;
+  return record.kind() == RecordKind::collective ||
+         (record.kind() == RecordKind::result &&
+          is_floating_point(static_cast<Datatype>(record.head.collective.datatype)));
 }
 
 class TextTable {
@@ -88,18 +103,23 @@ class TextTable {
       return;
     }
     const CollectiveBody& b = head.collective;
-    const bool scalar = record.kind() == RecordKind::scalar;
     const bool measured = head.missed == 0;
-    const auto when_measured = [&](const std::string& text) { return measured && !scalar ? text : std::string("-"); };
+    const auto when_measured = [&](const std::string& text) { return has_measures(record) ? text : std::string("-"); };
     const std::string op = head.replay == 0 ? std::to_string(head.op) : fmt::format("{}.{}", head.op, head.replay);
     line(comm, rank, step, op, name(record.kind()), name(static_cast<Function>(b.function)),
          name(static_cast<Datatype>(b.datatype)), std::to_string(b.count), when_measured(real(norm_of(b.sum_squares))),
          when_measured(real(b.max_abs)), when_measured(std::to_string(b.nan_count)),
          when_measured(std::to_string(b.inf_count)), when_measured(number_or_dash(b.first_nonfinite)),
-         status_name(head.missed), scalar && measured ? raw_text(b) : "-");
+         status_name(head.missed), measured ? value_text(record.kind(), b) : "-");
   }
 
  private:
+  static std::string value_text(RecordKind kind, const CollectiveBody& b) {
+    if (kind == RecordKind::scalar) return raw_text(b);
+    if (kind != RecordKind::result) return "-";
+    return fingerprint_text(b) + (b.raw_count > 0 ? " " + raw_text(b) : "");
+  }
+
   static std::string real(double value) { return fmt::format("{:.6g}", value); }
 
   template <typename... Text>
@@ -143,8 +163,9 @@ Json to_json(const FileHeader& header, const Record& record, const AssignedStep&
   } else {
     const CollectiveBody& b = head.collective;
     const bool measured = head.missed == 0;
-    const bool bucket = measured && record.kind() == RecordKind::collective;
-    const auto if_bucket = [&](Json value) { return bucket ? std::move(value) : Json(nullptr); };
+    const bool result = record.kind() == RecordKind::result;
+    const bool has_values = measured && (record.kind() == RecordKind::scalar || (result && b.raw_count > 0));
+    const auto if_measured = [&](Json value) { return has_measures(record) ? std::move(value) : Json(nullptr); };
     j["op"] = head.op;
     j["replay"] = head.replay;
     j["step_confirmed"] = record.has(kFlagStepConfirmed);
@@ -157,14 +178,15 @@ Json to_json(const FileHeader& header, const Record& record, const AssignedStep&
     j["datatype"] = name(static_cast<Datatype>(b.datatype));
     j["count"] = b.count;
     j["status"] = status_name(head.missed);
-    j["norm"] = if_bucket(json_number(norm_of(b.sum_squares)));
-    j["sum_squares"] = if_bucket(json_number(b.sum_squares));
-    j["max_abs"] = if_bucket(json_number(b.max_abs));
-    j["nan"] = if_bucket(b.nan_count);
-    j["inf"] = if_bucket(b.inf_count);
-    j["zeros"] = if_bucket(record.has(kFlagZerosCounted) ? json_or_null(b.zero_count) : Json(nullptr));
-    j["first_nonfinite"] = if_bucket(json_or_null(b.first_nonfinite));
-    j["values"] = measured && record.kind() == RecordKind::scalar ? raw_values(b) : Json(nullptr);
+    j["norm"] = if_measured(json_number(norm_of(b.sum_squares)));
+    j["sum_squares"] = if_measured(json_number(b.sum_squares));
+    j["max_abs"] = if_measured(json_number(b.max_abs));
+    j["nan"] = if_measured(b.nan_count);
+    j["inf"] = if_measured(b.inf_count);
+    j["zeros"] = if_measured(record.has(kFlagZerosCounted) ? json_or_null(b.zero_count) : Json(nullptr));
+    j["first_nonfinite"] = if_measured(json_or_null(b.first_nonfinite));
+    j["values"] = has_values ? raw_values(b) : Json(nullptr);
+    j["fingerprint"] = measured && result ? Json(fingerprint_text(b)) : Json(nullptr);
     j["input"] = fmt::format("{:#x}", b.input);
     j["output"] = fmt::format("{:#x}", b.output);
     j["gpu_start_ns"] = b.gpu_start_ns;
@@ -200,7 +222,7 @@ class Printer {
  private:
   bool wanted(const Record& record, const AssignedStep& assigned) const {
     const RecordKind kind = record.kind();
-    if (kind != RecordKind::collective && kind != RecordKind::step && kind != RecordKind::scalar) return false;
+    if (!record.has_body() && kind != RecordKind::step && kind != RecordKind::result) return false;
     if (options_.steps.given && (assigned.step == kNone || !options_.steps.contains(assigned.step))) return false;
     return options_.kinds.empty() ||
            std::find(options_.kinds.begin(), options_.kinds.end(), name(kind)) != options_.kinds.end();

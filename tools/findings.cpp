@@ -167,6 +167,81 @@ void find_outliers(const std::vector<StepComparison>& steps, std::vector<Finding
   }
 }
 
+// "op 10 (AllReduce f32, 750 elements, collective 2 of the step's 3)"
+std::string place_text(const ResultMismatch& m) {
+  const bool in_step = m.where.ops_per_step > 0 && !m.where.extra;
+  return fmt::format(
+      "step {}, op {}{} (AllReduce {}, {} element{}{})", step_text(m.where.step), m.key.op,
+      m.key.replay == 0 ? "" : fmt::format(", replay {}", m.key.replay), name(m.datatype), m.count,
+      m.count == 1 ? "" : "s",
+      in_step ? fmt::format(", collective {} of the step's {}", m.where.step_op + 1, m.where.ops_per_step) : "");
+}
+
+// The step's collectives that are among `mismatches`; 0 when that isn't known of all.
+std::size_t collectives_among(const std::vector<const ResultMismatch*>& mismatches) {
+  std::set<std::uint32_t> step_ops;
+  for (const ResultMismatch* m : mismatches) {
+    if (m->where.ops_per_step == 0 || m->where.extra) return 0;
+    step_ops.insert(m->where.step_op);
+  }
+  return step_ops.size();
+}
+
+std::string groups_text(const std::vector<std::vector<std::uint32_t>>& groups) {
+  constexpr std::size_t kShown = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(groups.size(), kShown); i++)
+    text += (i == 0 ? "" : " against ") + plural(groups[i]);
+  if (groups.size() > kShown) text += fmt::format(" and {} results more", groups.size() - kShown);
+  return text;
+}
+
+std::string mismatch_text(const std::vector<const ResultMismatch*>& mismatches, std::size_t compared) {
+  const ResultMismatch& first = *mismatches.front();
+  std::string text = first.majority ? fmt::format("{} got another all-reduce result than the majority ({})",
+                                                  plural(first.differing()), plural(first.groups.front()))
+                                    : fmt::format(
+                                          "the ranks got different all-reduce results, and no majority says "
+                                          "which is right ({})",
+                                          groups_text(first.groups));
+  text += fmt::format(": first {}; {} of {} all-reduces compared", place_text(first), mismatches.size(), compared);
+  const std::size_t collectives = collectives_among(mismatches);
+  if (mismatches.size() > 1 && collectives > 0) {
+    text += collectives == 1 ? ", always that collective of the step"
+                             : fmt::format(", in {} of the step's collectives", collectives);
+  }
+  return text +
+         ". An all-reduce leaves the same bits on every rank; from here on the ranks train different models. Usual "
+         "causes: silent data corruption in a GPU or on a link (damaged data is passed on, so that several ranks can "
+         "share it), ranks that call their collectives in different order, another stream that writes to the buffer "
+         "while it is reduced. Check these GPUs' ECC and link error counters and run their diagnostics; if they are "
+         "clean, check which streams use that buffer. Resume from a checkpoint before that step.";
+}
+
+void find_result_mismatches(const Communicator& comm, std::vector<Finding>& findings) {
+  constexpr std::size_t kShown = 4;
+  // One finding for each set of ranks that differs, in the order of their first mismatches.
+  std::map<std::vector<std::uint32_t>, std::size_t> place_of;
+  std::vector<std::vector<const ResultMismatch*>> sets;
+  for (const ResultMismatch& m : comm.results.mismatches) {
+    const auto [place, fresh] = place_of.try_emplace(m.differing(), sets.size());
+    if (fresh) sets.emplace_back();
+    sets[place->second].push_back(&m);
+  }
+  std::size_t others = 0;
+  for (std::size_t i = 0; i < sets.size(); i++) {
+    if (i < kShown)
+      findings.push_back({"result_mismatch", mismatch_text(sets[i], comm.results.compared)});
+    else
+      others += sets[i].size();
+  }
+  if (others > 0) {
+    findings.push_back({"result_mismatch", fmt::format("the results of {} all-reduces more differ on other ranks (see "
+                                                       "--json).",
+                                                       others)});
+  }
+}
+
 void find_missing_ranks(const Communicator& comm, std::vector<Finding>& findings) {
   if (comm.rings.size() >= comm.nranks) return;
   // Gaps between the ranks that are there, without walking through a number that a damaged header may hold.
@@ -247,16 +322,15 @@ void find_lengths(const Communicator& comm, std::vector<Finding>& findings) {
 }
 
 void find_losses_of_data(const Communicator& comm, std::vector<Finding>& findings) {
-  std::map<std::uint16_t, std::uint64_t> missed;
-  std::uint64_t gradients = 0, all_missed = 0, without_step = 0, damaged = 0;
+  std::map<std::uint16_t, std::uint64_t> missed, missed_results;
+  std::uint64_t gradients = 0, results = 0, without_step = 0, damaged = 0;
   std::uint64_t first_step = 0;
   for (const RankRing& ring : comm.rings) {
     for (const NumberedHead& record : ring.heads) {
-      if (!carries_gradient(record.head)) continue;
-      gradients++;
-      if (record.head.missed == 0) continue;
-      missed[record.head.missed]++;
-      all_missed++;
+      const bool result = static_cast<RecordKind>(record.head.kind) == RecordKind::result;
+      if (!result && !carries_gradient(record.head)) continue;
+      (result ? results : gradients)++;
+      if (record.head.missed != 0) (result ? missed_results : missed)[record.head.missed]++;
     }
     without_step += ring.without_step;
     damaged += ring.losses.torn_count + ring.losses.corrupt_count + ring.losses.missing;
@@ -267,6 +341,12 @@ void find_losses_of_data(const Communicator& comm, std::vector<Finding>& finding
   for (const auto& [reason, count] : missed) {
     findings.push_back({"missed",
                         fmt::format("{} of {} gradient inputs were not measured: {} ({}).", count, gradients,
+                                    missed_in_words(static_cast<Missed>(reason)), status_name(reason)),
+                        false});
+  }
+  for (const auto& [reason, count] : missed_results) {
+    findings.push_back({"missed_result",
+                        fmt::format("{} of {} results were not measured: {} ({}).", count, results,
                                     missed_in_words(static_cast<Missed>(reason)), status_name(reason)),
                         false});
   }
@@ -321,6 +401,7 @@ Lifetime lifetime_of(const Communicator& comm) {
 std::vector<Finding> find_in(const Communicator& comm, const std::vector<StepComparison>& steps) {
   std::vector<Finding> findings;
   find_non_finite(comm, findings);
+  find_result_mismatches(comm, findings);
   find_identical(comm, steps, findings);
   find_same_direction(steps, findings);
   find_outliers(steps, findings);

@@ -9,7 +9,8 @@
 namespace gradprobe::tool {
 
 struct Finding {
-  std::string kind;  // "nonfinite", "identical", "same_direction", "missing_rank", "length", "norm_outlier", ...
+  std::string kind;  // "nonfinite", "identical", "same_direction", "missing_rank", "length", "norm_outlier",
+                     // "result_mismatch", ...
   std::string text;
   bool notable = true;  // false: about the data's completeness rather than the training
 };

@@ -30,8 +30,9 @@ const char* missed_in_words(Missed reason) {
       return "the launch could not be linked to its collective without doubt";
     case Missed::no_events:
       return "NCCL announced the call and reported no launch (symmetric-memory kernels do this)";
-    case Missed::busy:
-      return "an earlier measurement of the communicator was still running";
+    case Missed::workspace:
+      return "another measurement held the stream's workspace, or the communicator used more streams than there are "
+             "workspaces";
     case Missed::result_lost:
       return "measured, but the collector fell too far behind to read it";
     case Missed::switched_off:

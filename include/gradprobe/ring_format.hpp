@@ -47,6 +47,8 @@ inline constexpr std::uint64_t kNone = ~std::uint64_t{0};  // "no such step, ele
 
 // Incompatible features: a reader that doesn't know a set bit must refuse the file. None so far.
 inline constexpr std::uint64_t kKnownIncompatible = 0;
+// Compatible features: the writer keeps LiveCounters::results, and RecordKind::result may occur.
+inline constexpr std::uint64_t kFeatureResults = 1;
 
 enum class RingState : std::uint32_t {
   running = 0,    // or killed: see the writer's process
@@ -54,9 +56,12 @@ enum class RingState : std::uint32_t {
   exited = 2,     // the process ended in order without destroying it
 };
 
-enum class RecordKind : std::uint16_t { empty = 0, collective = 1, step = 2, scalar = 3 };
+// collective and scalar are inputs, before the reduction. result is what the reduction left on this rank; it has the
+// op, replay and step fields of the collective's input.
+enum class RecordKind : std::uint16_t { empty = 0, collective = 1, step = 2, scalar = 3, result = 4 };
 
-// Why an input was not measured. Also the index into LiveCounters::missed. Never renumber: files keep the numbers.
+// Why an input (or a result) was not measured. Also the index into LiveCounters::missed, which counts inputs. Never
+// renumber: files keep the numbers.
 enum class Missed : std::uint16_t {
   none = 0,             // measured
   timeout = 1,          // NCCL told the buffers later than GRADPROBE_GATE_TIMEOUT
@@ -68,7 +73,7 @@ enum class Missed : std::uint16_t {
   no_cuda = 7,           // no libcuda.so.1, no context, or module and memory set-up failed
   ambiguous = 8,         // the launch could not be linked to this collective without doubt
   no_events = 9,         // NCCL announced the call and never launched it through a kernel that it reports
-  busy = 10,             // another measurement of the communicator was still running on the device
+  workspace = 10,        // another measurement held the stream's workspace, or there are more streams than workspaces
   result_lost = 11,      // measured, but the collector fell too far behind to read it
   switched_off = 12,     // gating was switched off for the process (see the log)
   unsupported_function = 13,
@@ -116,7 +121,7 @@ struct FileHeader {
   std::uint32_t version;                //    8  kRingVersion
   std::uint32_t header_bytes;           //   12  4096
   std::uint32_t record_bytes;           //   16  256 + 4 * sketch_floats, rounded up to 64
-  std::uint32_t sketch_floats;          //   20  k: 0 or 256 ... 4096
+  std::uint32_t sketch_floats;          //   20  k: 0 or 256, 512, 1024, 2048, 4096
   std::uint64_t capacity;               //   24  records
   std::uint64_t features_compatible;    //   32  unknown bits may be ignored
   std::uint64_t features_incompatible;  //   40  unknown bits: refuse
@@ -153,16 +158,18 @@ struct LiveCounters {
   std::uint64_t measured;      // 2072  inputs measured
   std::uint64_t gated_ns;      // 2080  sum of the times that gates waited on the device
   std::uint64_t announced;     // 2088  collectives that NCCL announced on this communicator
-  std::uint64_t reserved[2];   // 2096
-  std::uint64_t missed[32];    // 2112  by reason (Missed)
+  std::uint64_t results;       // 2096  results measured (kFeatureResults)
+  std::uint64_t reserved;      // 2104  zero
+  std::uint64_t missed[32];    // 2112  inputs by reason (Missed)
   unsigned char room[1728];    // 2368  zeros
 };
 static_assert(sizeof(LiveCounters) == 2048);
 static_assert(static_cast<std::size_t>(Missed::count_) <= 32);
 
-// Body of RecordKind::collective (one input bucket) and RecordKind::scalar (a tiny input).
+// Body of RecordKind::collective (one input bucket), RecordKind::scalar (a tiny input) and RecordKind::result (one
+// output, measured as an input is; "the buffer" is the output then).
 struct CollectiveBody {
-  std::uint64_t count;            //  64  elements of the input (reduce-scatter: of all shards)
+  std::uint64_t count;            //  64  elements of the buffer (reduce-scatter: input of all shards, result of one)
   std::uint64_t input;            //  72  device address, for grouping equal buckets; never dereferenced
   std::uint64_t output;           //  80
   double sum_squares;             //  88  over the finite elements, as float64
@@ -175,14 +182,16 @@ struct CollectiveBody {
   std::uint64_t gpu_end_ns;       // 144
   std::uint64_t sketch_key;       // 152  key that the sketch's signs and permutation came from
   std::uint64_t gate_wait_ns;     // 160  time that the gate waited for the host; 0 nearly always
-  std::uint32_t raw_count;        // 168  scalar: elements in raw
+  std::uint32_t raw_count;        // 168  elements in raw: of a scalar, or of a result as small; 0 otherwise
   std::uint8_t function;          // 172  Function
   std::uint8_t datatype;          // 173  Datatype
   std::uint16_t reserved;         // 174
-  unsigned char raw[kRawBytes];   // 176  scalar: the input's bytes as they were in device memory
-  unsigned char room[16];         // 240
+  unsigned char raw[kRawBytes];   // 176  the buffer's bytes as they were in device memory
+  std::uint64_t fingerprint;      // 240  result: sum modulo 2^64 of the buffer's 32-bit words; input: 0
+  unsigned char room[8];          // 248  zeros
 };
 static_assert(sizeof(CollectiveBody) == 192);
+static_assert(offsetof(CollectiveBody, fingerprint) == 240 - 64);
 
 // Body of RecordKind::step: the step's collective records folded. The sketch is the sum of the buckets' sketches.
 struct StepBody {
@@ -314,6 +323,8 @@ constexpr const char* name(RecordKind k) {
       return "step";
     case RecordKind::scalar:
       return "scalar";
+    case RecordKind::result:
+      return "result";
     case RecordKind::empty:
       return "empty";
   }
@@ -342,8 +353,8 @@ constexpr const char* name(Missed m) {
       return "ambiguous";
     case Missed::no_events:
       return "no_events";
-    case Missed::busy:
-      return "busy";
+    case Missed::workspace:
+      return "workspace";
     case Missed::result_lost:
       return "result_lost";
     case Missed::switched_off:

@@ -39,6 +39,7 @@ struct Record {
   std::vector<float> sketch;  // empty unless kFlagSketchPresent
 
   RecordKind kind() const { return static_cast<RecordKind>(head.kind); }
+  // An input's record, measured or not. (A result has the same body and is none.)
   bool has_body() const { return kind() == RecordKind::collective || kind() == RecordKind::scalar; }
   bool has(RecordFlags flag) const { return (head.flags & flag) != 0; }
 };

@@ -1,4 +1,4 @@
-// Decodes the raw elements that scalar records keep (tiny inputs, such as the loss).
+// Decodes the raw elements that records of tiny inputs (such as the loss) and of their results keep.
 #pragma once
 
 #include <algorithm>

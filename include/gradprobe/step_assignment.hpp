@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ring_format.hpp"
@@ -27,6 +29,7 @@ struct AssignedStep {
 
 namespace detail {
 
+// The inputs are the sequence in which steps are found. Results follow theirs whenever they are read from the device.
 constexpr bool is_op(const RecordHead& head) {
   const auto kind = static_cast<RecordKind>(head.kind);
   return kind == RecordKind::collective || kind == RecordKind::scalar;
@@ -121,14 +124,31 @@ inline void assign_by_hindsight(std::span<const SequenceOp> ops, std::vector<Ass
   }
 }
 
-}  // namespace detail
+// A result belongs to the step of its input, as far as that is there and its step known.
+inline void assign_results(std::span<const NumberedHead> records, std::vector<AssignedStep>& steps) {
+  std::vector<std::size_t> unknown;
+  for (std::size_t i = 0; i < records.size(); i++) {
+    const RecordHead& head = records[i].head;
+    if (static_cast<RecordKind>(head.kind) != RecordKind::result) continue;
+    if ((head.flags & kFlagStepConfirmed) != 0)
+      steps[i] = {head.step, head.step_op, head.ops_per_step, (head.flags & kFlagExtraOp) != 0};
+    else
+      unknown.push_back(i);
+  }
+  if (unknown.empty()) return;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::size_t> inputs;
+  for (std::size_t i = 0; i < records.size(); i++)
+    if (is_op(records[i].head)) inputs.try_emplace({records[i].head.op, records[i].head.replay}, i);
+  for (const std::size_t i : unknown) {
+    const auto input = inputs.find({records[i].head.op, records[i].head.replay});
+    if (input != inputs.end()) steps[i] = steps[input->second];
+  }
+}
 
-// The step of every record, in the order given (oldest first, step records included). Steps that the writer confirmed
-// are taken as they are; earlier ops are derived from the first confirmed one after them. If the writer never confirmed
-// any, and the ring goes back to the run's first op, the whole sequence is searched. What stays unknown is kNone.
-inline std::vector<AssignedStep> assign_steps(std::span<const NumberedHead> records) {
+// Steps of the inputs and of step records.
+inline std::vector<AssignedStep> assign_ops(std::span<const NumberedHead> records) {
   std::vector<AssignedStep> steps(records.size());
-  std::vector<detail::SequenceOp> ops;
+  std::vector<SequenceOp> ops;
   std::vector<std::size_t> confirmed;  // indexes into ops
   for (std::size_t i = 0; i < records.size(); i++) {
     const RecordHead& head = records[i].head;
@@ -136,7 +156,7 @@ inline std::vector<AssignedStep> assign_steps(std::span<const NumberedHead> reco
       steps[i] = {head.step, 0, head.ops_per_step, false};
       continue;
     }
-    if (!detail::is_op(head)) continue;
+    if (!is_op(head)) continue;
     const bool joined = !ops.empty() && [&] {
       for (std::size_t j = ops.back().record; j < i; j++)
         if (records[j + 1].number != records[j].number + 1) return false;
@@ -146,23 +166,35 @@ inline std::vector<AssignedStep> assign_steps(std::span<const NumberedHead> reco
       steps[i] = {head.step, head.step_op, head.ops_per_step, (head.flags & kFlagExtraOp) != 0};
       if (!steps[i].extra) confirmed.push_back(ops.size());
     }
-    ops.push_back({i, detail::signature_of(head), joined});
+    ops.push_back({i, signature_of(head), joined});
   }
   if (ops.empty()) return steps;
   const bool from_start = records.front().number == 0;
   if (confirmed.empty()) {
     const bool gapless = std::all_of(ops.begin() + 1, ops.end(), [](const auto& op) { return op.joined; });
-    if (from_start && gapless) detail::assign_by_hindsight(ops, steps);
+    if (from_start && gapless) assign_by_hindsight(ops, steps);
     return steps;
   }
   std::size_t begin = 0;
   std::uint64_t floor = 0;
   for (const std::size_t anchor : confirmed) {
     const bool gap_is_open = anchor > begin && steps[ops[anchor - 1].record].step == kNone;
-    if (gap_is_open) detail::assign_before(ops, begin, anchor, from_start && begin == 0, floor, steps);
+    if (gap_is_open) assign_before(ops, begin, anchor, from_start && begin == 0, floor, steps);
     begin = anchor + 1;
     floor = steps[ops[anchor].record].step;
   }
+  return steps;
+}
+
+}  // namespace detail
+
+// The step of every record, in the order given (oldest first; records of all kinds, since a gap in the numbers is
+// something lost). Steps that the writer confirmed are taken as they are; earlier ops are derived from the first
+// confirmed one after them. If the writer never confirmed any, and the ring goes back to the run's first op, the whole
+// sequence is searched. A result has its input's step. What stays unknown is kNone.
+inline std::vector<AssignedStep> assign_steps(std::span<const NumberedHead> records) {
+  std::vector<AssignedStep> steps = detail::assign_ops(records);
+  detail::assign_results(records, steps);
   return steps;
 }
 

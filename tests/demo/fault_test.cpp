@@ -49,7 +49,7 @@ TEST_F(PluginTrouble, TheFirstLaunchFails) {
 }
 
 TEST_F(PluginTrouble, ALaunchInMidRunFails) {
-  expect_harmless(folder_ / "rings", {{"STANDIN_CUDA_FAIL", "cuLaunchKernel/gradprobe_gate:9"}},
+  expect_harmless(folder_ / "rings", {{"STANDIN_CUDA_FAIL", "cuLaunchKernel/gradprobe_measure_f32:9"}},
                   {"launch", "CUDA_", "not measured"});
   // What was measured before is still there, and the rest is counted.
   for (const auto& [rank, ring] : read_rings(folder_ / "rings")) {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "ring_fuzz.hpp"
@@ -12,8 +13,8 @@
 namespace gradprobe::test {
 namespace {
 
-std::vector<unsigned char> golden() {
-  std::ifstream in(GRADPROBE_TEST_DATA "/golden/ring-v1.ring", std::ios::binary);
+std::vector<unsigned char> golden(const std::string& name) {
+  std::ifstream in(GRADPROBE_TEST_DATA "/golden/" + name, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
@@ -28,6 +29,37 @@ std::vector<unsigned char> many_records() {
     const auto step_op = static_cast<std::uint32_t>(i % 3);
     ring.append(step_op == 2 ? make_scalar(i, step, step_op, 3, 0.5f)
                              : make_collective(i, step, step_op, 3, 100 + step_op, 1));
+  }
+  return ring.bytes();
+}
+
+// Inputs with their results behind them, from steps that aren't known to steps that are.
+std::vector<unsigned char> many_results() {
+  RingSpec spec;
+  spec.sketch_floats = 0;
+  spec.capacity = 64;
+  SyntheticRing ring(spec);
+  for (std::uint64_t i = 0; i < 32; i++) {
+    const std::uint64_t step = i < 20 ? kNone : i / 3;
+    const auto step_op = static_cast<std::uint32_t>(i % 3);
+    const RecordHead input =
+        step_op == 2 ? make_scalar(i, step, step_op, 3, 0.5f) : make_collective(i, step, step_op, 3, 100 + step_op, 1);
+    ring.append(input);
+    ring.append(make_result(input, 1000 + i));
+  }
+  return ring.bytes();
+}
+
+std::vector<unsigned char> largest_sketches() {
+  RingSpec spec;
+  spec.sketch_floats = kMaxSketchFloats;
+  spec.capacity = 3;
+  SyntheticRing ring(spec);
+  const std::vector<float> sketch(kMaxSketchFloats, 0.25f);
+  for (std::uint64_t i = 0; i < 2; i++) {
+    const RecordHead input = make_collective(i, i, 0, 1, 100'000, 1);
+    ring.append(input, sketch);
+    ring.append(make_result(input, i), sketch);
   }
   return ring.bytes();
 }
@@ -86,14 +118,24 @@ void run(const std::vector<unsigned char>& original, std::uint64_t seed, int inp
 }
 
 TEST(RingMutation, Golden) {
-  run(golden(), 1, 6000);
+  run(golden("ring-v1.ring"), 1, 6000);
+}
+TEST(RingMutation, GoldenResults) {
+  run(golden("ring-v1-results.ring"), 3, 3000);
 }
 TEST(RingMutation, ManyRecords) {
   run(many_records(), 2, 3000);
 }
 
+TEST(RingMutation, ManyResults) {
+  run(many_results(), 4, 3000);
+}
+TEST(RingMutation, LargestSketches) {
+  run(largest_sketches(), 5, 200);
+}
+
 TEST(RingMutation, EveryLength) {
-  const std::vector<unsigned char> whole = golden();
+  const std::vector<unsigned char> whole = golden("ring-v1.ring");
   for (std::size_t size = 0; size <= whole.size(); size += size < 4200 ? 1 : 37) read_everything(whole.data(), size);
 }
 

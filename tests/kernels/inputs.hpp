@@ -1,59 +1,73 @@
 // Inputs for the kernel tests.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "gradprobe/ring_format.hpp"
-#include "reference.hpp"
+#include "elements.hpp"
+#include "formats.hpp"
 
 namespace gradprobe::test {
 
-inline constexpr Datatype kTypes[] = {Datatype::f32, Datatype::bf16, Datatype::f16};
-
 // -8 ... 8: all sums are exact in any order, for every datatype and up to millions of elements.
-inline std::vector<std::uint32_t> small_integers(Datatype type, std::size_t n, std::uint32_t seed) {
+inline Elements small_integers(Datatype type, std::size_t n, std::uint32_t seed) {
+  std::array<std::uint64_t, 17> values;
+  for (int i = 0; i < 17; ++i) values[static_cast<std::size_t>(i)] = encode(type, i - 8);
   std::mt19937 random(seed);
-  std::vector<std::uint32_t> bits(n);
-  for (auto& b : bits) b = encode(type, static_cast<int>(random() % 17) - 8);
-  return bits;
+  Elements elements(type, n);
+  for (std::size_t i = 0; i < n; ++i) elements.set(i, values[random() % 17]);
+  return elements;
 }
 
-inline std::vector<std::uint32_t> gaussian(Datatype type, std::size_t n, std::uint32_t seed, double scale = 1) {
+template <typename Draw>
+Elements drawn(Datatype type, std::size_t n, Draw draw) {
+  Elements elements(type, n);
+  for (std::size_t i = 0; i < n; ++i) elements.set(i, encode(type, draw()));
+  return elements;
+}
+
+inline Elements gaussian(Datatype type, std::size_t n, std::uint32_t seed, double scale = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal(0, scale);
-  std::vector<std::uint32_t> bits(n);
-  for (auto& b : bits) b = encode(type, normal(random));
-  return bits;
+  return drawn(type, n, [&] { return normal(random); });
 }
 
 // Magnitudes from 2^low to 2^high, evenly in the exponent, either sign.
-inline std::vector<std::uint32_t> log_uniform(Datatype type, std::size_t n, std::uint32_t seed, double low,
-                                              double high) {
+inline Elements log_uniform(Datatype type, std::size_t n, std::uint32_t seed, double low, double high) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> exponent(low, high);
-  std::vector<std::uint32_t> bits(n);
-  for (auto& b : bits) b = encode(type, (random() & 1 ? -1 : 1) * std::exp2(exponent(random)));
-  return bits;
+  return drawn(type, n, [&] { return (random() & 1 ? -1 : 1) * std::exp2(exponent(random)); });
 }
 
-inline std::uint32_t infinity_bits(Datatype type) {
-  return type == Datatype::f32 ? 0x7f800000u : type == Datatype::bf16 ? 0x7f80u : 0x7c00u;
+// Exponents of base 2 between which log_uniform() leaves no number out and overflows nowhere, for a test that wants a
+// wide range of any type: from the smallest subnormal numbers up to the sketch's limit.
+inline std::pair<double, double> wide_range(Datatype type) {
+  switch (type) {
+    case Datatype::f64:
+      return {-1070, 99};
+    case Datatype::f32:
+      return {-148, 99};
+    case Datatype::bf16:
+      return {-132, 99};
+    case Datatype::f16:
+      return {-24, 15.9};
+    case Datatype::f8e4m3:
+      return {-9, 8.7};
+    default:
+      return {-16, 15.7};
+  }
 }
-inline std::uint32_t sign_bit(Datatype type) {
-  return type == Datatype::f32 ? 0x80000000u : 0x8000u;
-}
-inline std::uint32_t quiet_nan_bits(Datatype type) {
-  return infinity_bits(type) | infinity_bits(type) / 2;
-}
-inline std::uint32_t signalling_nan_bits(Datatype type) {
-  return infinity_bits(type) | 1;
-}
-inline std::uint32_t largest_bits(Datatype type) {
-  return infinity_bits(type) - 1;
+
+// All misalignments of a bucket's base, in bytes.
+inline std::vector<std::uint32_t> offsets(Datatype type) {
+  std::vector<std::uint32_t> all(16 / element_bytes(type));
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint32_t>(i) * element_bytes(type);
+  return all;
 }
 
 inline std::string describe(Datatype type, std::size_t n, std::uint32_t k, std::uint32_t ctas, std::uint32_t offset) {

@@ -1,14 +1,16 @@
-// One communicator's gate as the plugin would set it up: slots, entries, ring and workspace, and the launches.
+// One communicator's channel as the plugin would set it up (slots, entries, ring, workspaces) and its launches.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <array>
 #include <atomic>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <vector>
 
 #include "device.hpp"
-#include "gradprobe/ring_format.hpp"
+#include "elements.hpp"
 #include "kernels/abi.hpp"
 
 namespace gradprobe::test {
@@ -17,8 +19,29 @@ struct RigOptions {
   std::uint32_t k = 1024;
   std::uint32_t ring_capacity = 64;
   std::uint32_t slots = 2;
+  std::uint32_t workspaces = 1;
+  std::uint32_t ctas = 64;  // the most of one pass
   std::uint32_t flags = gate::kCountZeros;
   std::uint64_t timeout_ns = 20'000'000'000;
+};
+
+// The kernel for buckets of one datatype.
+gate::MeasuredType measured_type(Datatype type);
+
+// One pass.
+struct Launch {
+  std::uint32_t slot = 0;
+  std::uint32_t ctas = 3;
+  std::uint32_t kernel = gate::kMixed;  // MeasuredType or kMixed
+  gate::Pass pass = gate::kInputPass;
+  std::uint32_t workspace = 0;
+  std::uint32_t every = 1;
+  std::uint32_t number = 1;  // comes back in Result::launch
+  // A replay of a graph: the parameters of the capture, whatever has been launched since. All launches of such a slot
+  // and pass are replays, of one grid.
+  bool replay = false;
+  // CTAs that the host counts as launched before, but that never came: an error of the host.
+  std::uint32_t lost = 0;
 };
 
 struct Measured {
@@ -36,49 +59,59 @@ class Rig {
   // Empties a slot for its next use.
   void reopen(std::uint32_t slot);
 
-  // The gate and one measuring kernel per datatype, `ctas` each.
-  void launch(std::uint32_t slot, std::uint32_t ctas, CUstream stream,
-              std::initializer_list<Datatype> types = {Datatype::f32, Datatype::bf16, Datatype::f16});
-  void launch_gate(std::uint32_t slot, CUstream stream);
-  void launch_measure(std::uint32_t slot, Datatype type, std::uint32_t ctas, CUstream stream);
+  void launch(const Launch& launch, const Stream& stream);
 
   // Takes what the ring holds, in order, and tells the device so.
   std::vector<Measured> collect();
 
   gate::GateSlot& slot(std::uint32_t i) { return slots_[i]; }
   gate::GateControl& control() { return control_[0]; }
-  std::uint32_t runs(std::uint32_t i) { return std::atomic_ref(slots_[i].runs).load(std::memory_order_acquire); }
-  gate::WorkspaceHead workspace() const;
-  // Lets the run that holds the workspace look `ns` older than it is.
-  void age_workspace(std::uint64_t ns);
-  void set_launch(std::uint32_t number) { launch_ = number; }
+  std::uint32_t runs(std::uint32_t slot) { return load(slots_[slot].runs); }
+  std::uint32_t result_runs(std::uint32_t slot) { return load(slots_[slot].result_runs); }
+
+  gate::SlotRuns slot_runs(std::uint32_t slot) const;
+  gate::WorkspaceHead workspace(std::uint32_t i = 0) const;
+  // As if another run held the workspace.
+  void hold_workspace(std::uint32_t i, bool held);
+  // The partial results of CTAs and blocks.
+  std::vector<std::byte> partials(std::uint32_t workspace) const;
+  void fill_partials(std::uint32_t workspace, unsigned char byte);
+
+  // Nobody is in a pass, and all that a pass counts is ready for the next one. Says what isn't.
+  testing::AssertionResult idle() const;
 
  private:
-  gate::GateParams params(std::uint32_t slot) const;
+  static std::uint32_t load(std::uint32_t& counter) { return std::atomic_ref(counter).load(std::memory_order_acquire); }
+  gate::GateParams params(const Launch& launch) const;
 
   RigOptions options_;
   Device& device_;
+  gate::WorkspaceLayout layout_;
   PinnedArray<gate::GateSlot> slots_;
   PinnedArray<gate::GateEntry> arena_;
   PinnedArray<gate::GateControl> control_;
   PinnedArray<unsigned char> ring_;
-  DeviceMemory workspace_;
-  std::uint32_t launch_ = 1;
+  DeviceMemory channel_;
+  std::vector<DeviceMemory> workspaces_;
+  std::vector<std::array<std::uint64_t, 2>> arrivals_;  // of a slot: CTAs launched so far for the input, the result
 };
 
-// Elements in device memory at a chosen misalignment, with untouched bytes around them.
+// Elements in device memory at a chosen misalignment, with bytes around them that are NaN in every datatype: a kernel
+// that takes them for elements can't go unnoticed.
 class Bucket {
  public:
   // `offset`: bytes from an address that is a multiple of 256.
-  Bucket(Datatype type, std::vector<std::uint32_t> bits, std::uint32_t offset = 0);
+  explicit Bucket(const Elements& elements, std::uint32_t offset = 0);
 
+  const Elements& elements() const { return elements_; }
+  Datatype type() const { return elements_.type(); }
+  CUdeviceptr address() const { return memory_.address() + offset_; }
   gate::GateEntry entry(std::uint64_t key) const;
-  Datatype type() const { return type_; }
-  std::span<const std::uint32_t> bits() const { return bits_; }
+  // An entry with this bucket as input and another one as output.
+  gate::GateEntry entry(std::uint64_t key, const Bucket& output) const;
 
  private:
-  Datatype type_;
-  std::vector<std::uint32_t> bits_;
+  Elements elements_;
   std::uint32_t offset_;
   DeviceMemory memory_;
 };

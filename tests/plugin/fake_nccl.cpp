@@ -127,7 +127,7 @@ Bucket::~Bucket() {
   cuMemFree(address_);
 }
 
-void Bucket::refill() {
+void Bucket::refill() const {
   check(cuMemcpyHtoD(address_, host_.data(), host_.size() * sizeof(float)), "cuMemcpyHtoD");
 }
 

@@ -109,7 +109,7 @@ class Bucket {
   ~Bucket();
   Bucket(const Bucket&) = delete;
   Bucket& operator=(const Bucket&) = delete;
-  void refill();
+  void refill() const;
   CUdeviceptr address() const { return address_; }
   void* pointer() const { return reinterpret_cast<void*>(address_); }
   std::size_t count() const { return host_.size(); }

@@ -93,7 +93,7 @@ TEST(HotPath, CallbacksMakeNoSystemCallAndAllocateNothing) {
   void* api = comm.group_api_start();
   const bool ran = run_without_system_calls([&] {
     // A launch with nothing to gate first: every part of the launch's callbacks but the launch itself.
-    void* unsupported = comm.coll_api(api, b.count(), stream, "AllReduce", "ncclFloat64");
+    void* unsupported = comm.coll_api(api, b.count(), stream, "AllReduce", "ncclInt64");
     comm.stop(comm.launch_start(api, stream));
     comm.stop(unsupported);
     for (void*& call : calls) call = comm.coll_api(api, b.count(), stream);

@@ -356,7 +356,7 @@ TEST_F(Linking, TinyInputsAreKeptRaw) {
 TEST_F(Linking, WhatCannotBeMeasuredSaysWhy) {
   const Bucket b(1000);
   FakeComm comm;
-  comm.all_reduce(b, stream_, "ncclFloat64");
+  comm.all_reduce(b, stream_, "ncclInt64");
   comm.all_reduce(b, stream_, "ncclFloat32", "Broadcast");
   comm.all_reduce(b, stream_, "ncclInt8");
   comm.all_reduce(b, stream_);
@@ -365,7 +365,7 @@ TEST_F(Linking, WhatCannotBeMeasuredSaysWhy) {
   const auto records = folder_.collectives();
   ASSERT_EQ(records.size(), 3u);
   EXPECT_EQ(static_cast<Missed>(records[0].head.missed), Missed::unsupported_datatype);
-  EXPECT_EQ(static_cast<Datatype>(records[0].head.collective.datatype), Datatype::f64);
+  EXPECT_EQ(static_cast<Datatype>(records[0].head.collective.datatype), Datatype::i64);
   EXPECT_EQ(static_cast<Missed>(records[1].head.missed), Missed::unsupported_datatype);
   EXPECT_EQ(records[2].head.op, 3u);
   const LiveCounters live = folder_.counters();

@@ -55,14 +55,14 @@ TEST_F(RingWriterTest, ReaderSeesWhatWasWritten) {
   for (std::size_t i = 0; i < sketch.size(); i++) sketch[i] = static_cast<float>(i) / 3;
   ring->write(record(0), sketch.data());
   ring->write(record(1), nullptr);
-  ring->count_missed(Missed::busy, 5);
+  ring->count_missed(Missed::workspace, 5);
   auto opened = RingReader::open(ring->path());
   ASSERT_TRUE(opened.reader) << opened.error;
   EXPECT_EQ(opened.reader->header().comm_id, 0xabcu);
   EXPECT_EQ(opened.reader->header().rank, 3u);
   EXPECT_EQ(opened.reader->header().nranks, 8u);
   EXPECT_EQ(opened.reader->header().pid, static_cast<std::uint32_t>(getpid()));
-  EXPECT_EQ(opened.reader->counters().missed[static_cast<int>(Missed::busy)], 5u);
+  EXPECT_EQ(opened.reader->counters().missed[static_cast<int>(Missed::workspace)], 5u);
   RingCursor cursor(*opened.reader);
   Record r;
   ASSERT_EQ(cursor.next(r), Next::record);
@@ -73,6 +73,33 @@ TEST_F(RingWriterTest, ReaderSeesWhatWasWritten) {
   EXPECT_EQ(r.head.op, 1u);
   EXPECT_EQ(r.head.collective.count, 3u);
   EXPECT_EQ(cursor.next(r), Next::end);
+}
+
+TEST_F(RingWriterTest, ResultsAreCountedApart) {
+  auto ring = RingWriter::create(config_, identity_, &why_);
+  ASSERT_NE(ring, nullptr) << why_;
+  ring->write(record(7), nullptr);
+  RecordHead result = record(7);
+  result.kind = static_cast<std::uint16_t>(RecordKind::result);
+  result.collective.fingerprint = 0xFEDCBA9876543210;
+  const std::vector<float> sketch(256, 0.5f);
+  ring->write(result, sketch.data());
+  ring->count_measured(1);
+  ring->count_results(1);
+  ring->count_results(2);
+  const auto opened = RingReader::open(ring->path());
+  ASSERT_TRUE(opened.reader) << opened.error;
+  EXPECT_EQ(opened.reader->header().features_compatible, 1u);
+  EXPECT_EQ(opened.reader->counters().measured, 1u);
+  EXPECT_EQ(opened.reader->counters().results, 3u);
+  EXPECT_EQ(ring->results(), 3u);
+  Record r;
+  ASSERT_EQ(opened.reader->read(1, r), ReadStatus::ok);
+  EXPECT_EQ(r.kind(), RecordKind::result);
+  EXPECT_FALSE(r.has_body());
+  EXPECT_EQ(r.head.op, 7u);
+  EXPECT_EQ(r.head.collective.fingerprint, 0xFEDCBA9876543210u);
+  EXPECT_EQ(r.sketch, sketch);
 }
 
 TEST_F(RingWriterTest, FileAndFoldersArePrivateAndNothingIsOverwritten) {

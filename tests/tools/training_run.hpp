@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <deque>
 #include <functional>
 #include <random>
 #include <string>
@@ -27,6 +29,8 @@ struct TrainingSpec {
   std::vector<double> scale;      // of each rank's gradient; empty: 1
   double rounding = 0;            // relative error of each element, drawn anew for each rank
   std::uint64_t key_of_rank = 0;  // added to the sketch key once per rank
+  bool results = false;           // also record what each all-reduce left on the rank
+  std::size_t results_after = 0;  // ops that are recorded between an input and its result
 };
 
 // A step has `buckets` buckets of 1500, 750, ... elements and a loss.
@@ -41,7 +45,7 @@ class TrainingRun {
       ring.comm_id = spec.comm_id;
       ring.rank = r;
       ring.nranks = spec.claimed_ranks == 0 ? spec.ranks : spec.claimed_ranks;
-      ring.capacity = spec.steps * period + 4;
+      ring.capacity = spec.steps * period * (spec.results ? 2 : 1) + 4;
       ring.start_time_ns = spec.start_time_ns;
       ring.pid += r;
       rings_.emplace_back(ring);
@@ -76,6 +80,14 @@ class TrainingRun {
 
   // Changes records on their way into the rings.
   std::function<void(std::uint32_t rank, RecordHead& head)> change = [](std::uint32_t, RecordHead&) {};
+  // Changes an all-reduce's result on one rank before it is recorded, and its record.
+  std::function<void(std::uint32_t rank, std::uint64_t op, std::vector<float>& result)> damage =
+      [](std::uint32_t, std::uint64_t, std::vector<float>&) {};
+  std::function<void(std::uint32_t rank, RecordHead& head)> change_result = [](std::uint32_t, RecordHead&) {};
+  // Results that are recorded.
+  std::function<bool(std::uint32_t rank, std::uint64_t op)> has_result = [](std::uint32_t, std::uint64_t) {
+    return true;
+  };
   // Steps that a rank gets to write.
   std::function<std::uint64_t(std::uint32_t rank)> steps_of = [this](std::uint32_t) { return spec_.steps; };
 
@@ -83,6 +95,7 @@ class TrainingRun {
     const auto period = static_cast<std::uint32_t>(spec_.buckets + 1);
     for (std::uint32_t r = 0; r < spec_.ranks; r++) {
       SyntheticRing& ring = rings_[r];
+      std::deque<RecordHead> results;
       for (std::uint64_t s = 0; s < steps_of(r); s++) {
         for (std::uint32_t b = 0; b < period; b++) {
           const std::uint64_t op = s * period + b;
@@ -90,6 +103,7 @@ class TrainingRun {
             RecordHead loss = make_scalar(op, step(s), b, ops(), static_cast<float>(losses_[s][r]));
             change(r, loss);
             ring.append(loss);
+            add_result(r, s, loss, results);
             continue;
           }
           const std::vector<double>& x = gradients_[s][r][b];
@@ -98,8 +112,10 @@ class TrainingRun {
           change(r, head);
           const ReferenceSketch sketch(head.collective.sketch_key);
           ring.append(head, head.missed == 0 ? sketch(x, 256) : std::vector<float>());
+          add_result(r, s, head, results);
         }
       }
+      for (const RecordHead& result : results) ring.append(result);
       if (finalize) ring.finalize();
       ring.save(path(folder, r, prefix));
     }
@@ -133,6 +149,32 @@ class TrainingRun {
     for (const double v : x) sum += v * v;
     return sum;
   }
+  // The input's result takes its place behind those that wait, the oldest of which is written when it has waited
+  // enough.
+  void add_result(std::uint32_t rank, std::uint64_t s, const RecordHead& input, std::deque<RecordHead>& waiting) {
+    if (!spec_.results || !has_result(rank, input.op)) return;
+    const std::size_t bucket = input.op % (spec_.buckets + 1);
+    std::vector<float> reduced;
+    if (bucket == spec_.buckets) {
+      float sum = 0;
+      for (const double loss : losses_[s]) sum += static_cast<float>(loss);
+      reduced.push_back(sum);
+    } else {
+      reduced.assign(gradients_[s][0][bucket].size(), 0);
+      for (const auto& rank_gradients : gradients_[s])
+        for (std::size_t i = 0; i < reduced.size(); i++) reduced[i] += static_cast<float>(rank_gradients[bucket][i]);
+    }
+    damage(rank, input.op, reduced);
+    RecordHead head = make_result(input, fingerprint_of(reduced.data(), 4 * reduced.size()));
+    head.collective.sum_squares = squares({reduced.begin(), reduced.end()});
+    if (head.collective.raw_count > 0) std::memcpy(head.collective.raw, reduced.data(), 4 * reduced.size());
+    change_result(rank, head);
+    waiting.push_back(head);
+    if (waiting.size() <= spec_.results_after) return;
+    rings_[rank].append(waiting.front());
+    waiting.pop_front();
+  }
+
   std::uint64_t step(std::uint64_t s) const { return spec_.confirmed ? s : kNone; }
   std::uint32_t ops() const { return spec_.confirmed ? static_cast<std::uint32_t>(spec_.buckets + 1) : 0; }
 

@@ -1,4 +1,4 @@
-// tests/data/golden/ring-v1.ring was written by make_ring_v1.py beside it, which shares no code with the project. The
+// The rings in tests/data/golden were written by the scripts beside them, which share no code with the project. The
 // values below are those literals: a reader of any later version must find them.
 #include <gtest/gtest.h>
 #include <gradprobe/ring_reader.hpp>
@@ -8,6 +8,7 @@ namespace gradprobe {
 namespace {
 
 const std::string kGolden = GRADPROBE_TEST_DATA "/golden/ring-v1.ring";
+const std::string kResults = GRADPROBE_TEST_DATA "/golden/ring-v1-results.ring";
 
 TEST(Golden, Header) {
   const auto opened = RingReader::open(kGolden);
@@ -98,6 +99,52 @@ TEST(Golden, Records) {
   EXPECT_EQ(r[5].number, 7u);
   EXPECT_EQ(r[5].head.collective.nan_count, 2u);
   EXPECT_EQ(r[5].head.collective.first_nonfinite, 17u);
+}
+
+TEST(Golden, Results) {
+  const auto opened = RingReader::open(kResults);
+  ASSERT_TRUE(opened.reader) << opened.error;
+  EXPECT_EQ(opened.reader->header().features_compatible, kFeatureResults);
+  EXPECT_EQ(opened.reader->counters().measured, 3u);
+  EXPECT_EQ(opened.reader->counters().results, 2u);
+  RingCursor cursor(*opened.reader);
+  std::vector<Record> r;
+  for (Record record; cursor.next(record) == Next::record;) r.push_back(record);
+  ASSERT_EQ(r.size(), 6u);
+
+  EXPECT_EQ(r[0].kind(), RecordKind::collective);
+  EXPECT_EQ(r[0].head.collective.count, 8000u);
+  EXPECT_EQ(r[0].head.collective.fingerprint, 0u);
+  EXPECT_EQ(static_cast<Datatype>(r[1].head.collective.datatype), Datatype::f8e4m3);
+
+  EXPECT_EQ(r[2].kind(), RecordKind::result);
+  EXPECT_EQ(r[2].head.op, 0u);
+  const CollectiveBody& shard = r[2].head.collective;
+  EXPECT_EQ(static_cast<Function>(shard.function), Function::reduce_scatter);
+  EXPECT_EQ(static_cast<Datatype>(shard.datatype), Datatype::bf16);
+  EXPECT_EQ(shard.count, 1000u);
+  EXPECT_EQ(shard.sum_squares, 6.25);
+  EXPECT_EQ(shard.max_abs, 1.5);
+  EXPECT_EQ(shard.fingerprint, 0xFEDCBA9876543210u);
+  EXPECT_EQ(shard.sketch_key, 0xFEEDu);
+  EXPECT_EQ(shard.raw_count, 0u);
+  ASSERT_EQ(r[2].sketch.size(), 256u);
+  for (std::size_t i = 0; i < 256; i++) EXPECT_EQ(r[2].sketch[i], 2 - static_cast<float>(i) / 256);
+
+  EXPECT_EQ(r[3].kind(), RecordKind::scalar);
+  EXPECT_EQ(loss_value(r[3].head), 0.1);
+
+  EXPECT_EQ(r[4].kind(), RecordKind::result);
+  EXPECT_EQ(static_cast<Missed>(r[4].head.missed), Missed::result_lost);
+  EXPECT_TRUE(r[4].sketch.empty());
+
+  EXPECT_EQ(r[5].kind(), RecordKind::result);
+  EXPECT_EQ(r[5].head.op, 2u);
+  EXPECT_EQ(r[5].head.collective.raw_count, 1u);
+  EXPECT_EQ(raw_value(r[5].head.collective, 0), 0.8);
+  // 0.8 is 3FE99999'9999999A.
+  EXPECT_EQ(r[5].head.collective.fingerprint, 0x3FE99999u + 0x9999999Au);
+  EXPECT_EQ(loss_value(r[5].head), std::nullopt);
 }
 
 }  // namespace

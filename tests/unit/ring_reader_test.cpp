@@ -80,6 +80,49 @@ TEST(RingReader, WithoutSketches) {
   EXPECT_EQ(opened.reader->read(1, r), ReadStatus::not_written);
 }
 
+TEST(RingReader, SketchesOfEverySize) {
+  for (const std::uint32_t floats : {256u, 512u, 1024u, 2048u, 4096u}) {
+    RingSpec spec;
+    spec.sketch_floats = floats;
+    spec.capacity = 3;
+    SyntheticRing ring(spec);
+    for (std::uint64_t i = 0; i < 5; i++) {
+      ring.append(test::make_collective(i, i, 0, 1, 100 + i, static_cast<double>(i)), sketch_of(i, floats));
+    }
+    const auto opened = reader_of(ring.bytes());
+    ASSERT_TRUE(opened.reader) << opened.error;
+    EXPECT_EQ(opened.reader->expected_bytes(), ring.bytes().size());
+    RingCursor cursor(*opened.reader);
+    std::uint64_t next = 2;
+    for (Record r; cursor.next(r) == Next::record; next++) {
+      EXPECT_EQ(r.number, next);
+      EXPECT_EQ(r.sketch, sketch_of(next, floats));
+    }
+    EXPECT_EQ(next, 5u);
+  }
+}
+
+TEST(RingReader, ResultsAreRead) {
+  SyntheticRing ring(RingSpec{});
+  const RecordHead input = test::make_collective(5, 1, 1, 4, 100, 2.25);
+  ring.append(input, sketch_of(0));
+  ring.append(test::make_result(input, 0xFEDCBA9876543210), sketch_of(1));
+  const auto opened = reader_of(ring.bytes());
+  ASSERT_TRUE(opened.reader) << opened.error;
+  Record r;
+  ASSERT_EQ(opened.reader->read(0, r), ReadStatus::ok);
+  EXPECT_TRUE(r.has_body());
+  EXPECT_EQ(r.head.collective.fingerprint, 0u);
+  ASSERT_EQ(opened.reader->read(1, r), ReadStatus::ok);
+  EXPECT_EQ(r.kind(), RecordKind::result);
+  EXPECT_STREQ(name(r.kind()), "result");
+  EXPECT_FALSE(r.has_body());
+  EXPECT_EQ(r.head.op, 5u);
+  EXPECT_EQ(r.head.step, 1u);
+  EXPECT_EQ(r.head.collective.fingerprint, 0xFEDCBA9876543210u);
+  EXPECT_EQ(r.sketch, sketch_of(1));
+}
+
 TEST(RingReader, CursorGoesOnWhenRecordsAreAdded) {
   SyntheticRing ring = ring_with(3);
   const int fd = test::anonymous_file(ring.bytes());

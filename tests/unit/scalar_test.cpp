@@ -66,6 +66,64 @@ TEST(RawValue, FloatingPoint) {
   EXPECT_EQ(raw_value(e5m2, 5), std::ldexp(1.0, -16));
 }
 
+double value_of(Datatype type, std::uint64_t bits) {
+  return *raw_value(body_of<std::uint64_t>(type, {bits}), 0);
+}
+
+// IEEE 754 binary64: patterns and values of its definition (limits as in C's float.h).
+TEST(RawValue, DoublePatterns) {
+  EXPECT_EQ(value_of(Datatype::f64, 0x3FF0000000000000), 1.0);
+  EXPECT_EQ(value_of(Datatype::f64, 0xC000000000000000), -2.0);
+  EXPECT_EQ(value_of(Datatype::f64, 0x400921FB54442D18), 3.141592653589793);
+  EXPECT_EQ(value_of(Datatype::f64, 0x7FEFFFFFFFFFFFFF), 1.7976931348623157e308);
+  EXPECT_EQ(value_of(Datatype::f64, 0x0010000000000000), 2.2250738585072014e-308);
+  EXPECT_EQ(value_of(Datatype::f64, 0x0000000000000001), 4.9406564584124654e-324);
+  EXPECT_EQ(value_of(Datatype::f64, 0x7FF0000000000000), INFINITY);
+  EXPECT_EQ(value_of(Datatype::f64, 0xFFF0000000000000), -INFINITY);
+  EXPECT_TRUE(std::isnan(value_of(Datatype::f64, 0x7FF8000000000000)));
+  EXPECT_TRUE(std::isnan(value_of(Datatype::f64, 0x7FF0000000000001)));
+  EXPECT_EQ(value_of(Datatype::f64, 0x8000000000000000), 0);
+  EXPECT_TRUE(std::signbit(value_of(Datatype::f64, 0x8000000000000000)));
+}
+
+// Open Compute Project, 8-bit Floating Point Specification (OFP8), table of the limits of E4M3 and E5M2.
+TEST(RawValue, LimitsOfEightBitFormats) {
+  const auto e4m3 = [](unsigned bits) { return value_of(Datatype::f8e4m3, bits); };
+  EXPECT_EQ(e4m3(0b0'1111'110), 448);
+  EXPECT_EQ(e4m3(0b1'1111'110), -448);
+  EXPECT_EQ(e4m3(0b0'0001'000), std::ldexp(1.0, -6));
+  EXPECT_EQ(e4m3(0b0'0000'111), std::ldexp(0.875, -6));
+  EXPECT_EQ(e4m3(0b0'0000'001), std::ldexp(1.0, -9));
+  EXPECT_TRUE(e4m3(0b1'0000'000) == 0 && std::signbit(e4m3(0b1'0000'000)));
+  const auto e5m2 = [](unsigned bits) { return value_of(Datatype::f8e5m2, bits); };
+  EXPECT_EQ(e5m2(0b0'11110'11), 57344);
+  EXPECT_EQ(e5m2(0b1'11110'11), -57344);
+  EXPECT_EQ(e5m2(0b0'00001'00), std::ldexp(1.0, -14));
+  EXPECT_EQ(e5m2(0b0'00000'11), std::ldexp(0.75, -14));
+  EXPECT_EQ(e5m2(0b0'00000'01), std::ldexp(1.0, -16));
+  EXPECT_TRUE(e5m2(0b1'00000'00) == 0 && std::signbit(e5m2(0b1'00000'00)));
+}
+
+// Every pattern: E5M2 is the upper byte of float16, and E4M3 has its exponents and one fraction bit less than fits
+// there, all but the exponent's bias, 7 instead of 15. E4M3 has two NaNs and no infinity.
+TEST(RawValue, EveryEightBitPatternAgreesWithFloat16) {
+  int nans = 0;
+  for (unsigned bits = 0; bits < 256; bits++) {
+    const double e5m2 = value_of(Datatype::f8e5m2, bits);
+    const double upper = value_of(Datatype::f16, bits << 8);
+    EXPECT_TRUE(e5m2 == upper || (std::isnan(e5m2) && std::isnan(upper))) << bits;
+    const double e4m3 = value_of(Datatype::f8e4m3, bits);
+    EXPECT_FALSE(std::isinf(e4m3)) << bits;
+    if (std::isnan(e4m3)) {
+      EXPECT_EQ(bits & 0x7F, 0x7Fu);
+      nans++;
+      continue;
+    }
+    EXPECT_EQ(e4m3, value_of(Datatype::f16, (bits & 0x80) << 8 | (bits & 0x7F) << 7) * 256) << bits;
+  }
+  EXPECT_EQ(nans, 2);
+}
+
 TEST(RawValue, NothingBeyondWhatIsThere) {
   CollectiveBody b = body_of<float>(Datatype::f32, {1, 2});
   EXPECT_EQ(raw_value(b, 2), std::nullopt);
@@ -89,6 +147,8 @@ TEST(LossValue, OnlyOneElementFloatingPointScalars) {
   missed.missed = 1;
   EXPECT_EQ(loss_value(missed), std::nullopt);
   EXPECT_EQ(loss_value(test::make_collective(0, 0, 0, 1, 1, 1)), std::nullopt);
+  // The reduced loss is no rank's own.
+  EXPECT_EQ(loss_value(test::make_result(loss, 1)), std::nullopt);
 }
 
 }  // namespace

@@ -99,6 +99,23 @@ inline RecordHead make_scalar(std::uint64_t op, std::uint64_t step, std::uint32_
   return r;
 }
 
+// What the collective left on this rank, as the record of its input identifies it.
+inline RecordHead make_result(const RecordHead& input, std::uint64_t fingerprint) {
+  RecordHead r = input;
+  r.kind = 4;
+  r.missed = 0;
+  r.collective.fingerprint = fingerprint;
+  return r;
+}
+
+// Sum modulo 2^64 of the buffer's 32-bit words, the last one filled up with zeros.
+inline std::uint64_t fingerprint_of(const void* data, std::size_t bytes) {
+  const auto* from = static_cast<const unsigned char*>(data);
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < bytes; i++) sum += std::uint64_t{from[i]} << (8 * (i % 4));
+  return sum;
+}
+
 // A ring in memory that can be saved, or cut after any byte that its writer stores.
 class SyntheticRing {
  public:

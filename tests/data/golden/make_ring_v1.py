@@ -26,10 +26,10 @@ def text(value, size):
     return value.encode().ljust(size, b"\0")
 
 
-def header():
+def header(capacity=CAPACITY, features=0):
     h = b"GRADPRB\n"
     h += struct.pack("<4I", 1, 4096, RECORD_BYTES, K)
-    h += struct.pack("<4Q", CAPACITY, 0, 0, 0x0123456789ABCDEF)
+    h += struct.pack("<4Q", capacity, features, 0, 0x0123456789ABCDEF)
     h += struct.pack("<4I", 3, 8, 2, 6)
     h += struct.pack("<2Q", 42, 1_700_000_000_000_000_000)
     h += struct.pack("<2I", 4711, 0)
@@ -41,10 +41,10 @@ def header():
     return h + struct.pack("<I", crc32c(h))
 
 
-def live(written):
+def live(written, measured=4, results=0):
     missed = [0] * 32
     missed[1] = 1
-    c = struct.pack("<8Q", written, 1, 1_700_000_009_000_000_000, 4, 1500, 7, 0, 0) + struct.pack("<32Q", *missed)
+    c = struct.pack("<8Q", written, 1, 1_700_000_009_000_000_000, measured, 1500, 7, results, 0) + struct.pack("<32Q", *missed)
     return c.ljust(2048, b"\0")
 
 
