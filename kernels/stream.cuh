@@ -38,7 +38,7 @@ __device__ __forceinline__ void measure_extras(const uint4* vectors) {
 
 // Vectors that a thread loads at a time: what the registers have room for beside the sums. kRange: in stream_range,
 // whose loop needs some itself.
-template <typename Element, typename Vectors, bool kRange>
+template <typename Element, typename Vectors, bool kRange = false>
 __device__ constexpr int in_flight() {
   constexpr bool kFewSums = Element::kBytes == 2 || Element::kBytes == 4;
 #if __CUDA_ARCH__ >= 1200
