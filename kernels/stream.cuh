@@ -44,8 +44,10 @@ __device__ constexpr int in_flight() {
 #if __CUDA_ARCH__ >= 1200
   // Fewer are enough for this memory, and the compiler needs more registers.
   constexpr int kVectors = kFewSums ? (Vectors::kPieces == 1 ? 8 : 4) : 2;
+#elif __CUDA_ARCH__ >= 1000
+  constexpr int kVectors = kFewSums ? 8 : (kRange && Vectors::kPieces == 1 ? 2 : 4);
 #else
-  constexpr int kVectors = kFewSums ? 8 : (kRange ? 2 : 4);
+  constexpr int kVectors = kFewSums ? 8 : 4;
 #endif
   return kVectors > Vectors::kPieces ? kVectors / Vectors::kPieces : 1;
 }
