@@ -185,7 +185,7 @@ template <typename Element>
 struct ThreadSums<Element, 1> {
   float sketch[Element::kPerVector] = {};
 #if __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
-  static constexpr int kSquares = 2;  // a pair of registers that can be added to together is harder to place
+  static constexpr int kSquares = 2;  // adding in pairs leaves no registers for more
 #else
   static constexpr int kSquares = 4;
 #endif

@@ -36,8 +36,8 @@ __device__ __forceinline__ void raise_maximum(unsigned long long bits) {
 }
 
 // Measures, again from memory and element by element in float64, the vectors that the thread loads for some slots of a
-// superrow (bit 8 * m + s: slot s of its vector m). What isn't finite is counted. All sums go to
-// shared memory, so the caller keeps its registers.
+// superrow (bit 8 * m + s: slot s of its vector m). What isn't finite is counted. All sums go to shared memory, so the
+// caller keeps its registers.
 template <typename Element>
 __device__ __noinline__ void measure_exactly(std::uint32_t superrow, std::uint32_t slots) {
   StreamMemory& memory = stream_memory();

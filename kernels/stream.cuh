@@ -98,13 +98,16 @@ __device__ __forceinline__ void add_to_shared(const ThreadSums<Element>& sums) {
   for (int m = 0; m < Element::kMembers; ++m) {
     float* sketch = member_sketch<Element>(m);
 #pragma unroll
-    for (int e = 0; e < Element::kPerVector; ++e)
+    for (int e = 0; e < Element::kPerVector; ++e) {
       sketch[e] += sums.sketch[m * Element::kPerVector + e] * Element::kUnscale;
+    }
   }
   unsigned long long bits = magnitude_bits(sums.magnitude());
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, distance));
+  __syncwarp();
   if (thread_index() % 32 == 0) memory.max_bits[thread_index() / 32] = max(memory.max_bits[thread_index() / 32], bits);
+  __syncwarp();
 }
 
 // The superrows of the warp's range, all of them within a bucket that is aligned to 16 bytes.
@@ -148,8 +151,8 @@ __device__ __forceinline__ void stream_end() {
   const StreamMemory& memory = stream_memory();
   const SuperrowRange& range = memory.ranges[thread_index() / 32];
   if ((range.end - range.begin) % Element::kTeams != thread_index() / Element::kTeamThreads) return;
-  if (range.half != kAllSuperrows && superrow_of_half(range.end / 2, range.half, memory.source.keys) != range.end)
-    return;
+  const bool all = range.half == kAllSuperrows;
+  if (!all && superrow_of_half(range.end / 2, range.half, memory.source.keys) != range.end) return;
   ThreadSums<Element> sums;
   measure_superrow<Element, true, Vectors>(range.end, sums);
   add_to_shared(sums);
