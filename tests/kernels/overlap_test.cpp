@@ -123,6 +123,7 @@ TEST_P(TwoExecutions, EveryRunIsWhole) {
   options.k = kK;
   options.ctas = ctas;
   options.ring_capacity = 128;
+  options.timeout_ns = 500'000'000;
   Rig rig(options);
   const Bucket large(small_integers(Datatype::f32, 300'000, 14)), small(small_integers(Datatype::f16, 2000, 15));
   rig.add(0, large.entry(1));
@@ -162,6 +163,7 @@ TEST_P(TwoExecutions, ResultPassesAreRightOrAbsent) {
   options.k = kK;
   options.ctas = ctas;
   options.ring_capacity = 128;
+  options.timeout_ns = 500'000'000;
   Rig rig(options);
   const Bucket input(small_integers(Datatype::f32, 200'000, 16)), output(small_integers(Datatype::f32, 150'000, 17));
   rig.add(0, input.entry(1, output));
