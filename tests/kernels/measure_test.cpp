@@ -89,9 +89,12 @@ TEST(Measure, WideRange) {
     for (const auto& [low, high] : {std::pair{-1070.0, -500.0},
                                     {-160.0, -120.0},
                                     {-148.0, -90.0},
+                                    {-76.0, -57.0},
+                                    {-71.0, -70.0},
                                     {-45.0, -35.0},
                                     {-30.0, 30.0},
                                     {45.0, 55.0},
+                                    {57.0, 70.0},
                                     {-120.0, 99.0},
                                     {-1070.0, 99.0}}) {
       const double from = std::max(low, lowest), to = std::min(high, highest);

@@ -2,6 +2,7 @@
 // of one graph.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -96,8 +97,25 @@ TEST(Overlap, StreamsThatShareAWorkspace) {
   EXPECT_TRUE(two.rig.idle());
 }
 
-// Two executables of one graph on two streams: the same slot, workspace and first_arrival, and CTAs that arrive mixed.
-class TwoExecutions : public testing::TestWithParam<std::uint32_t> {};
+// Two executables of one graph on two streams: the same slot, workspace and first_arrival. The streams wait for each
+// other before every launch, so that the CTAs of both arrive mixed.
+class TwoExecutions : public testing::TestWithParam<std::uint32_t> {
+ protected:
+  void launch_on_both(Rig& rig, const Launch& launch) {
+    for (const Stream& stream : streams_) {
+      const auto meet = [](void* meeting) { static_cast<std::barrier<>*>(meeting)->arrive_and_wait(); };
+      check(cuLaunchHostFunc(stream.get(), meet, &meeting_), "cuLaunchHostFunc");
+      rig.launch(launch, stream);
+    }
+  }
+  void synchronize() const {
+    for (const Stream& stream : streams_) stream.synchronize();
+  }
+
+ private:
+  std::barrier<> meeting_{2};
+  Stream streams_[2];
+};
 
 TEST_P(TwoExecutions, EveryRunIsWhole) {
   const std::uint32_t ctas = GetParam(), rounds = 10;
@@ -105,18 +123,16 @@ TEST_P(TwoExecutions, EveryRunIsWhole) {
   options.k = kK;
   options.ctas = ctas;
   options.ring_capacity = 128;
+  options.timeout_ns = 500'000'000;
   Rig rig(options);
   const Bucket large(small_integers(Datatype::f32, 300'000, 14)), small(small_integers(Datatype::f16, 2000, 15));
   rig.add(0, large.entry(1));
   rig.add(0, small.entry(2));
-  Stream streams[2];
-  for (std::uint32_t round = 0; round < rounds; ++round) {
-    for (const Stream& stream : streams) rig.launch({.ctas = ctas, .replay = true}, stream);
-  }
+  for (std::uint32_t round = 0; round < rounds; ++round) launch_on_both(rig, {.ctas = ctas, .replay = true});
   // Both have arrived and wait.
   std::this_thread::sleep_for(20ms);
   rig.publish(0);
-  for (const Stream& stream : streams) stream.synchronize();
+  synchronize();
   const auto results = rig.collect();
   EXPECT_EQ(rig.control().dropped, 0u);
   std::map<std::uint32_t, std::vector<const Measured*>> runs;
@@ -147,18 +163,16 @@ TEST_P(TwoExecutions, ResultPassesAreRightOrAbsent) {
   options.k = kK;
   options.ctas = ctas;
   options.ring_capacity = 128;
+  options.timeout_ns = 500'000'000;
   Rig rig(options);
   const Bucket input(small_integers(Datatype::f32, 200'000, 16)), output(small_integers(Datatype::f32, 150'000, 17));
   rig.add(0, input.entry(1, output));
   rig.publish(0);
-  Stream streams[2];
   for (std::uint32_t round = 0; round < rounds; ++round) {
-    for (const Stream& stream : streams) {
-      rig.launch({.ctas = ctas, .replay = true}, stream);
-      rig.launch({.ctas = ctas, .pass = gate::kResultPass, .replay = true}, stream);
-    }
+    launch_on_both(rig, {.ctas = ctas, .replay = true});
+    launch_on_both(rig, {.ctas = ctas, .pass = gate::kResultPass, .replay = true});
   }
-  for (const Stream& stream : streams) stream.synchronize();
+  synchronize();
   std::uint32_t inputs = 0, outputs = 0;
   for (const Measured& result : rig.collect()) {
     const bool of_input = result.head.pass == gate::kInputPass;
