@@ -65,6 +65,33 @@ struct ThreadSums<Element, 8> {
   }
 };
 
+// a += x, b += y and a += x * x, b += y * y: one instruction each where two floats can be added together.
+__device__ __forceinline__ void add_pair(float& a, float& b, float x, float y) {
+#if __CUDA_ARCH__ >= 1000
+  asm("{.reg .b64 s, v; mov.b64 s, {%0, %1}; mov.b64 v, {%2, %3}; add.rn.f32x2 s, s, v; mov.b64 {%0, %1}, s;}"
+      : "+f"(a), "+f"(b)
+      : "f"(x), "f"(y));
+#else
+  a += x;
+  b += y;
+#endif
+}
+__device__ __forceinline__ void add_squares(float& a, float& b, float x, float y) {
+#if __CUDA_ARCH__ >= 1000
+  asm("{.reg .b64 s, v; mov.b64 s, {%0, %1}; mov.b64 v, {%2, %3}; fma.rn.f32x2 s, v, v, s; mov.b64 {%0, %1}, s;}"
+      : "+f"(a), "+f"(b)
+      : "f"(x), "f"(y));
+#else
+  a = fmaf(x, x, a);
+  b = fmaf(y, y, b);
+#endif
+}
+
+// A pair of a vector of slot s in the order of its register positions.
+__device__ __forceinline__ float2 in_order(const float2& pair, int s) {
+  return s & 1 ? make_float2(pair.y, pair.x) : pair;
+}
+
 // The largest element of `kVectors` vectors.
 template <typename Element, int kVectors>
 __device__ __forceinline__ typename Element::Maximum largest(const uint4* vectors) {
@@ -139,13 +166,10 @@ struct ThreadSums<Element, 2> {
         const int s = first + i;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float2 pair = Element::decode_pair(kSketch ? signs.apply(words[j], s, j) : words[j]);
-          if constexpr (kSketch) {
-            sketch[(2 * j) ^ s] += pair.x;
-            sketch[(2 * j + 1) ^ s] += pair.y;
-          }
-          squares[j] = fmaf(pair.x, pair.x, squares[j]);
-          squares[j] = fmaf(pair.y, pair.y, squares[j]);
+          const float2 pair = in_order(Element::decode_pair(kSketch ? signs.apply(words[j], s, j) : words[j]), s);
+          const int q = (2 * j) ^ (s & 6);
+          if constexpr (kSketch) add_pair(sketch[q], sketch[q + 1], pair.x, pair.y);
+          add_squares(squares[2 * (j % 2)], squares[2 * (j % 2) + 1], pair.x, pair.y);
         }
       }
       sum_squares += sum_of(squares);
@@ -160,7 +184,12 @@ struct ThreadSums<Element, 2> {
 template <typename Element>
 struct ThreadSums<Element, 1> {
   float sketch[Element::kPerVector] = {};
-  float squares[4] = {};
+#if __CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200
+  static constexpr int kSquares = 2;  // a pair of registers that can be added to together is harder to place
+#else
+  static constexpr int kSquares = 4;
+#endif
+  float squares[kSquares] = {};
   typename Element::Maximum maximum;
 
   template <bool kSketch, int kVectors>
@@ -176,7 +205,9 @@ struct ThreadSums<Element, 1> {
   __device__ __forceinline__ void flush() {
     constexpr double kUnscale = double{Element::kUnscale} * Element::kUnscale;
     double& sum_squares = stream_memory().sum_squares[thread_index()];
-    sum_squares = fma(sum_of(squares), kUnscale, sum_squares);
+    float sum = squares[0] + squares[1];
+    if constexpr (kSquares == 4) sum += squares[2] + squares[3];
+    sum_squares = fma(static_cast<double>(sum), kUnscale, sum_squares);
 #pragma unroll
     for (float& square : squares) square = 0;
   }
@@ -208,17 +239,15 @@ struct ThreadSums<Element, 1> {
       const int s = first + i;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float2 low = Element::decode_pair(pairs[4 * i + j].x), high = Element::decode_pair(pairs[4 * i + j].y);
+        const float2 low = in_order(Element::decode_pair(pairs[4 * i + j].x), s);
+        const float2 high = in_order(Element::decode_pair(pairs[4 * i + j].y), s);
+        const int q = (4 * j) ^ (s & 4), ql = q + (s & 2), qh = q + 2 - (s & 2);
         if constexpr (kSketch) {
-          sketch[(4 * j) ^ s] += low.x;
-          sketch[(4 * j + 1) ^ s] += low.y;
-          sketch[(4 * j + 2) ^ s] += high.x;
-          sketch[(4 * j + 3) ^ s] += high.y;
+          add_pair(sketch[ql], sketch[ql + 1], low.x, low.y);
+          add_pair(sketch[qh], sketch[qh + 1], high.x, high.y);
         }
-        squares[0] = fmaf(low.x, low.x, squares[0]);
-        squares[1] = fmaf(low.y, low.y, squares[1]);
-        squares[2] = fmaf(high.x, high.x, squares[2]);
-        squares[3] = fmaf(high.y, high.y, squares[3]);
+        add_squares(squares[0], squares[1], low.x, low.y);
+        add_squares(squares[kSquares - 2], squares[kSquares - 1], high.x, high.y);
       }
     }
   }

@@ -49,10 +49,11 @@ __device__ __noinline__ void measure_exactly(std::uint32_t superrow, std::uint32
     if (!(slots >> bit & 1)) continue;
     const std::uint32_t slot = bit % 8;
     const std::uint32_t member = first_member<Element>() + bit / 8 * kThreads;
-    const SuperrowMap<Element> map(source.input, superrow, member, source.keys);
+    const SuperrowMap<Element> map(superrow, member, source.keys);
     const std::uint32_t r8 = map.r8(static_cast<int>(slot));
-    const char* p = map.vector(static_cast<int>(slot), member);
-    const auto in_superrow = static_cast<std::uint32_t>(p - map.begin) / Element::kBytes;
+    const char* begin = superrow_address<Element>(source, superrow);
+    const char* p = map.vector(begin, static_cast<int>(slot), member);
+    const auto in_superrow = static_cast<std::uint32_t>(p - begin) / Element::kBytes;
     uint4 words = vectors.load(p);
 #pragma unroll 1
     for (std::uint32_t e = 0; e < Element::kPerVector; ++e) {

@@ -65,11 +65,8 @@ struct SuperrowMap {
 
   std::uint32_t low, high;  // the eight r8
   std::uint32_t own;        // octet and row, XOR rho
-  const char* begin;        // of the superrow
 
-  __device__ __forceinline__ SuperrowMap(const char* input, std::uint32_t superrow, std::uint32_t member,
-                                         const SketchKeys& keys)
-      : begin(input + std::uint64_t{superrow} * (kSuperrow * Element::kBytes)) {
+  __device__ __forceinline__ SuperrowMap(std::uint32_t superrow, std::uint32_t member, const SketchKeys& keys) {
     const std::uint64_t product = hash_product(4 * superrow, keys.k2, keys.k3);
     low = fold_halves(product);
     high = hash(4 * superrow + 1, keys.k2, keys.k3);
@@ -79,7 +76,8 @@ struct SuperrowMap {
   __device__ __forceinline__ std::uint32_t r8(int slot) const { return byte_of(low, high, slot); }
   // The vector of 8-bit elements has its halves swapped.
   __device__ __forceinline__ bool swapped(int slot) const { return (slot < 4 ? low : high) >> (8 * (slot & 3)) & 1; }
-  __device__ __forceinline__ const char* vector(int slot, std::uint32_t member) const {
+  // `begin`: of the superrow.
+  __device__ __forceinline__ const char* vector(const char* begin, int slot, std::uint32_t member) const {
     // Masked before the byte is taken out: once for four slots.
     constexpr std::uint32_t kMask = Element::kBytes == 1 ? 0xfefefefeu : 0xffffffffu;
     std::uint32_t octet = byte_of(low & kMask, high & kMask, slot) ^ own ^ (slot << 8);

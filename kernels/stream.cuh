@@ -36,38 +36,41 @@ __device__ __forceinline__ void measure_extras(const uint4* vectors) {
   }
 }
 
-// Vectors that a thread loads at a time: what the registers have room for beside the sums.
-template <typename Element, typename Vectors>
+// Vectors that a thread loads at a time: what the registers have room for beside the sums. kRange: in stream_range,
+// whose loop needs some itself.
+template <typename Element, typename Vectors, bool kRange = false>
 __device__ constexpr int in_flight() {
   constexpr bool kFewSums = Element::kBytes == 2 || Element::kBytes == 4;
 #if __CUDA_ARCH__ >= 1200
   // Fewer are enough for this memory, and the compiler needs more registers.
   constexpr int kVectors = kFewSums ? (Vectors::kPieces == 1 ? 8 : 4) : 2;
 #else
-  constexpr int kVectors = kFewSums ? 8 : 4;
+  constexpr int kVectors = kFewSums ? 8 : (kRange ? 2 : 4);
 #endif
   return kVectors > Vectors::kPieces ? kVectors / Vectors::kPieces : 1;
 }
 
 // Measures what a thread loads of one superrow.
-template <typename Element, bool kSketch, typename Vectors>
+template <typename Element, bool kSketch, typename Vectors, bool kRange = false>
 __device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadSums<Element>& sums) {
   const StreamSource& source = stream_memory().source;
-  constexpr int kInFlight = in_flight<Element, Vectors>();
+  constexpr int kInFlight = in_flight<Element, Vectors, kRange>();
   const Vectors loader(source, superrow, Element::kBytes);
   const bool extras = source.count_zeros || source.fingerprint;
   SlowSlots slow;
 #pragma unroll
   for (int m = 0; m < Element::kMembers; ++m) {
-    if (m) asm volatile("" ::: "memory");
     const std::uint32_t member = first_member<Element>() + m * kThreads;
-    const SuperrowMap<Element> map(source.input, superrow, member, source.keys);
+    const SuperrowMap<Element> map(superrow, member, source.keys);
     const SignWords<Element::kBytes> signs(superrow, member, source.keys);
 #pragma unroll
     for (int first = 0; first < 8; first += kInFlight) {
+      // Addresses are made for one batch of loads at a time.
+      if (m || first) asm volatile("" ::: "memory");
+      const char* begin = superrow_address<Element>(source, superrow);
       uint4 vectors[kInFlight];
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) vectors[i] = loader.load(map.vector(first + i, member));
+      for (int i = 0; i < kInFlight; ++i) vectors[i] = loader.load(map.vector(begin, first + i, member));
       if (extras) measure_extras<Element, kInFlight>(vectors);
       if constexpr (Element::kBytes == 1) {
 #pragma unroll
@@ -131,7 +134,7 @@ __device__ __forceinline__ void stream_range() {
     if (range.half != kAllSuperrows) superrow = superrow_of_half(turn, range.half, memory.source.keys);
     if (superrow / 2 * 2 >= range.end) break;
     if (superrow >= range.begin && superrow < range.end) {
-      measure_superrow<Element, true, Vectors>(superrow, sums);
+      measure_superrow<Element, true, Vectors, true>(superrow, sums);
     }
   }
   add_to_shared(sums);

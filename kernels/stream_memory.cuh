@@ -51,6 +51,11 @@ __device__ __forceinline__ StreamMemory& stream_memory() {
   return memory;
 }
 
+template <typename Element>
+__device__ __forceinline__ const char* superrow_address(const StreamSource& source, std::uint32_t superrow) {
+  return source.input + std::uint64_t{superrow} * (kSuperrow * Element::kBytes);
+}
+
 // threadIdx.x, read where it is used: as a common subexpression it would take a register from the streaming loops.
 __device__ __forceinline__ std::uint32_t thread_index() {
   std::uint32_t x;

@@ -43,16 +43,16 @@ __device__ __forceinline__ void norm_only(const char* input, std::uint64_t piece
   stream_memory().sum_squares[threadIdx.x] = 0;
   for (std::uint64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
     const char* first = input + piece * kPieceBytes + threadIdx.x * 16;
-    std::uint32_t slow = 0;
+    SlowSlots slow;
 #pragma unroll
     for (int batch = 0; batch < kVectors; batch += kInFlight) {
       uint4 vectors[kInFlight];
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) vectors[i] = load_streaming(first + (batch + i) * 16 * kThreads);
-      slow |= sums.template add<false, kInFlight>(vectors, 0, 0, no_signs) << batch;
+      sums.template add<false, kInFlight>(vectors, batch, 0, no_signs, slow);
     }
     sums.flush();
-    if (slow) add_exactly<Element>(first, slow, norm);
+    if (slow.bits) add_exactly<Element>(first, slow.bits, norm);
   }
   if constexpr (Element::kBytes == 1) {
     norm->sum_squares += stream_memory().sum_squares[threadIdx.x];
