@@ -121,9 +121,9 @@ __device__ inline void plan_part(const GateParams& params, CtaMemory& memory) {
                    params.pass == kResultPass};
 }
 
-// Adds the threads' scalars. By all threads. Not inlined: nothing of it may take registers from the streaming loops.
+// Adds the threads' scalars. By all threads.
 template <typename Element>
-__device__ __noinline__ void gather_threads() {
+__device__ __forceinline__ void gather_threads() {
   CtaMemory& memory = cta_memory();
   const PartialScalars cta = ScalarBlockReduce(memory.reduce.block).Reduce(thread_scalars<Element>(), AddScalars{});
   __syncthreads();
@@ -149,9 +149,10 @@ static __device__ __noinline__ bool next_half() {
   return half == 0;
 }
 
-// Measures the CTA's part: the register sketches stay in shared memory, or with 4096 floats go to the workspace.
+// Measures the CTA's part: the register sketches stay in shared memory, or with 4096 floats go to the workspace. Not
+// inlined: nothing around it may take registers from the streaming loops.
 template <typename Element>
-__device__ __forceinline__ void measure_part() {
+__device__ __noinline__ void measure_part() {
   CtaMemory& memory = cta_memory();
   clear_sums<Element>();
   __syncthreads();
