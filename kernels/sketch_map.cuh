@@ -5,7 +5,7 @@
 //   hash(x, ka, kb)    = halves of product(x, ka, kb), XORed
 //
 //   element i:   superrow c = i / 16384, row u = (i / 2048) % 8, position p = i % 2048
-//   superrow c:  w0 = hash(4c, k2, k3), w1 = hash(4c + 1, k2, k3), rho = top 3 bits of product(4c, k2, k3)
+//   superrow c:  w0 = hash(4c, k2, k3), w1 = hash(4c + 1, k2, k3), rho = bits 32-34 of product(4c, k2, k3)
 //   slot s = u ^ rho;  r8 = byte s % 4 of (s < 4 ? w0 : w1)
 //   register position q = p ^ (r8 << 3) ^ s
 //   minus sign:  bit 8 * (p % 4) + 7 - s of hash(512c + 2 * (q / 8) + (p / 4) % 2, k0, k1)
@@ -71,7 +71,7 @@ struct SuperrowMap {
     low = fold_halves(product);
     high = hash(4 * superrow + 1, keys.k2, keys.k3);
     const std::uint32_t octet = kOctetVectors ? member / max(kOctetVectors, 1) : 2 * member;
-    own = octet ^ (static_cast<std::uint32_t>(product >> 61) << 8);
+    own = octet ^ ((static_cast<std::uint32_t>(product >> 32) & 7) << 8);
   }
   __device__ __forceinline__ std::uint32_t r8(int slot) const { return byte_of(low, high, slot); }
   // The vector of 8-bit elements has its halves swapped.

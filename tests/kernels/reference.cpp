@@ -25,13 +25,13 @@ class SplitMix64 {
 
 struct Hash {
   u32 value;
-  u32 top3;  // of the second 64-bit product
+  u32 upper3;  // lowest bits of the upper half of the second 64-bit product
 };
 Hash mum2(u32 x, u32 ka, u32 kb) {
   u64 m = static_cast<u64>(static_cast<u32>(x + ka)) * 0xD2511F53u;
   const u32 a = static_cast<u32>(m >> 32) ^ static_cast<u32>(m) ^ kb;
   m = static_cast<u64>(a) * 0xCD9E8D57u;
-  return {static_cast<u32>(m >> 32) ^ static_cast<u32>(m), static_cast<u32>(m >> 61)};
+  return {static_cast<u32>(m >> 32) ^ static_cast<u32>(m), static_cast<u32>(m >> 32) & 7};
 }
 
 constexpr u32 kPositions = 2048;
@@ -86,7 +86,7 @@ SketchPlace SketchMap::operator()(u64 i) const {
   const u32 c = static_cast<u32>(i >> 14), u = static_cast<u32>(i >> 11) & 7, p = static_cast<u32>(i) & 2047;
   const Hash w0 = mum2(4 * c, k[2], k[3]);
   const u32 w1 = mum2(4 * c + 1, k[2], k[3]).value;
-  const u32 slot = u ^ w0.top3;
+  const u32 slot = u ^ w0.upper3;
   const u32 r8 = ((slot < 4 ? w0.value : w1) >> (8 * (slot & 3))) & 255;
   const u32 position = p ^ (r8 << 3) ^ slot;
   const u32 h = mum2(512 * c + 2 * (position >> 3) + ((p >> 2) & 1), k[0], k[1]).value;

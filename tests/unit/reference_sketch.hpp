@@ -54,7 +54,7 @@ class ReferenceSketch {
 
   Superrow superrow(std::uint32_t c) const {
     return {c, hash(4 * c, k2_, k3_), hash(4 * c + 1, k2_, k3_),
-            static_cast<std::uint32_t>(second_product(4 * c, k2_, k3_) >> 61),
+            static_cast<std::uint32_t>(second_product(4 * c, k2_, k3_) >> 32) & 7,
             (c & 1u) ^ (hash(4 * (c >> 1) + 2, k2_, k3_) & 1u)};
   }
 
