@@ -59,7 +59,8 @@ void find_non_finite(const Communicator& comm, std::vector<Finding>& findings) {
       if (auto found = non_finite(ring, i)) all.push_back(*found);
   if (all.empty()) return;
   const auto first = std::min_element(all.begin(), all.end(), [](const NonFinite& a, const NonFinite& b) {
-    return std::tuple(a.op, a.rank) < std::tuple(b.op, b.rank);
+    // Ops of a graph come again with every replay.
+    return std::tuple(a.step, a.op.replay, a.op.op, a.rank) < std::tuple(b.step, b.op.replay, b.op.op, b.rank);
   });
   std::vector<std::uint32_t> together;
   for (const NonFinite& f : all)

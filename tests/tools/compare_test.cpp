@@ -132,6 +132,34 @@ TEST(Compare, NamesTheFirstNaN) {
   EXPECT_EQ(run_tool({"compare", "--fail-on-findings", folder.path()}).exit_code, 1);
 }
 
+// Captured calls come again with every replay: the first NaN is the first in time, not that of the lowest op.
+TEST(Compare, NamesTheFirstNaNOfReplays) {
+  TemporaryFolder folder;
+  for (std::uint32_t r = 0; r < 2; r++) {
+    RingSpec spec;
+    spec.rank = r;
+    spec.nranks = 2;
+    spec.capacity = 100;
+    spec.sketch_floats = 0;
+    SyntheticRing ring(spec);
+    for (std::uint32_t replay = 1; replay <= 8; replay++) {
+      for (std::uint64_t op = 0; op < 2; op++) {
+        RecordHead input = make_collective(op, replay, static_cast<std::uint32_t>(op), 2, 1000 + op, 1 + r);
+        input.replay = replay;
+        input.flags |= kFlagCaptured;
+        if ((op == 1 && replay == 3 && r == 1) || (op == 0 && replay == 4)) {
+          input.collective.nan_count = 2;
+          input.collective.first_nonfinite = 10 + op;
+        }
+        ring.append(input);
+      }
+    }
+    ring.finalize();
+    ring.save(folder / ("r" + std::to_string(r) + ".ring"));
+  }
+  expect_part(text(folder), "rank 1 had the first NaN: step 3, op 1 (AllReduce f32, 1001 elements), element 11 (2 NaN");
+}
+
 TEST(Compare, InfInALoss) {
   TemporaryFolder folder;
   TrainingRun run(TrainingSpec{});
