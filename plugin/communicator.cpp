@@ -180,7 +180,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
     op.eligible = false;
     state = OpState::missed;
   }
-  op.result_wanted = state != OpState::ignored && result_due(op) && op.eligible;
+  op.result_wanted = state != OpState::ignored && result_due(op);
   op.state.store(state, std::memory_order_release);
   Handle handle(HandleType::coll_api, id_, ordinal);
   if (event.captured && storable) {
@@ -203,13 +203,16 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
 }
 
 bool Communicator::result_due(const Op& op) {
-  const bool reduces = op.function == Function::all_reduce || op.function == Function::reduce_scatter;
-  if (result_every_ == 0 || !reduces) return false;
+  if (result_every_ == 0) return false;
   // The device skips replays by itself: a graph holds the same kernels every time.
-  if (result_every_ == 1 || op.captured) return true;
-  // From the sequence of calls alone, so that all ranks choose the same ones; all, until the steps are known.
-  const StepDetector::Position at = steps_.feed(step_signature(op.function, op.datatype, op.count));
-  return !at.confirmed || at.step % result_every_ == 0;
+  bool in_turn = true;
+  if (result_every_ > 1 && !op.captured) {
+    // From the sequence of calls alone, so that all ranks choose the same ones; all, until the steps are known.
+    const StepDetector::Position at = steps_.feed(step_signature(op.function, op.datatype, op.count));
+    in_turn = !at.confirmed || at.step % result_every_ == 0;
+  }
+  const bool reduces = op.function == Function::all_reduce || op.function == Function::reduce_scatter;
+  return in_turn && reduces && op.eligible;
 }
 
 void Communicator::close_results(const Batch& b) {

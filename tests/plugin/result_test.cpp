@@ -173,24 +173,25 @@ TEST_F(Results, OnlyReductionsHaveResults) {
   EXPECT_EQ(results().size(), 0u);
 }
 
-// Steps of three buckets: two in three steps go without.
+// Steps of three buckets and a loss that is gathered: two in three steps go without.
 TEST_F(Results, EveryThirdStep) {
   setenv("GRADPROBE_RESULT", "3", 1);
-  const Bucket large(4000, 1), middle(3000, 2), small(2000, 3), reduced(4000, 4);
+  const Bucket large(4000, 1), middle(3000, 2), small(2000, 3), loss(1, 4), reduced(4000, 5);
   FakeComm comm;
   constexpr std::uint64_t kSteps = 60;
-  for (std::uint64_t step = 0; step < kSteps; step++)
+  for (std::uint64_t step = 0; step < kSteps; step++) {
     for (const Bucket* b : {&large, &middle, &small}) collective(&comm, *b, *b, reduced, stream_);
+    collective(&comm, loss, loss, reduced, stream_, "AllGather");
+  }
   cuStreamSynchronize(stream_);
   comm.finalize();
   ASSERT_EQ(inputs().size(), 3 * kSteps);
-  // Until the steps are known every result is measured; which is so after at most 14 steps of three (42 collectives).
-  std::array<bool, 3 * kSteps> measured{};
+  // Until the steps are known every result is measured; which is so after at most 12 steps of four.
+  std::array<bool, 4 * kSteps> measured{};
   for (const Record& r : results()) measured[r.head.op] = true;
-  for (std::uint64_t op = 42; op < 3 * kSteps; op++) EXPECT_EQ(measured[op], op / 3 % 3 == 0) << op;
+  for (std::uint64_t op = 48; op < 4 * kSteps; op++) EXPECT_EQ(measured[op], op % 4 != 3 && op / 4 % 3 == 0) << op;
   for (const Record& r : results()) {
-    if (r.head.step == kNone) continue;
-    EXPECT_EQ(r.head.step, r.head.op / 3);
+    if (r.head.step != kNone) EXPECT_EQ(r.head.step, r.head.op / 4);
   }
 }
 
