@@ -45,7 +45,7 @@ __device__ constexpr int in_flight() {
   // Fewer are enough for this memory, and the compiler needs more registers.
   constexpr int kVectors = kFewSums ? (Vectors::kPieces == 1 ? 8 : 4) : 2;
 #elif __CUDA_ARCH__ >= 1000
-  constexpr int kVectors = kFewSums ? 8 : (kRange && Vectors::kPieces == 1 ? 2 : 4);
+  constexpr int kVectors = kFewSums ? 8 : (kRange ? 2 : 4);
 #else
   constexpr int kVectors = kFewSums ? 8 : 4;
 #endif
@@ -114,9 +114,8 @@ __device__ __forceinline__ void add_to_shared(const ThreadSums<Element>& sums) {
 template <typename Element, bool kSketch>
 __device__ __forceinline__ void stream_aligned() {
   const SuperrowRange& range = stream_memory().ranges[thread_index() / 32];
-  const std::uint32_t end = range.end;
   ThreadSums<Element> sums;
-  for (std::uint32_t superrow = range.begin + thread_index() / Element::kTeamThreads; superrow < end;
+  for (std::uint32_t superrow = range.begin + thread_index() / Element::kTeamThreads; superrow < range.end;
        superrow += Element::kTeams) {
     // What lies in shared memory is read anew for every superrow: in registers it would crowd out the vectors.
     asm volatile("" ::: "memory");
