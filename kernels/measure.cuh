@@ -24,7 +24,7 @@ struct Part {
 // In shared memory lies whatever must outlive the streaming loop: its registers are all taken.
 struct CtaMemory {
   union {
-    ScalarBlockReduce::TempStorage block;
+    PartialScalars warps[kWarps];
     ScalarWarpReduce::TempStorage warp;
   } reduce;
   Run run;
@@ -125,8 +125,15 @@ __device__ inline void plan_part(const GateParams& params, CtaMemory& memory) {
 template <typename Element>
 __device__ __forceinline__ void gather_threads() {
   CtaMemory& memory = cta_memory();
-  const PartialScalars cta = ScalarBlockReduce(memory.reduce.block).Reduce(thread_scalars<Element>(), AddScalars{});
+  ThreadScalarReduce::TempStorage nothing;  // whole warps exchange by shuffles
+  const PartialScalars warp = ThreadScalarReduce(nothing).Reduce(thread_scalars<Element>(), AddScalars{});
+  if (thread_index() % 32 == 0) memory.reduce.warps[thread_index() / 32] = warp;
   __syncthreads();
+  if (thread_index() >= kWarps) return;
+  static_assert(kWarps == kBlockCtas);
+  const PartialScalars mine = memory.reduce.warps[thread_index()];
+  __syncwarp(0xffff);
+  const PartialScalars cta = ScalarWarpReduce(memory.reduce.warp).Reduce(mine, AddScalars{});
   if (thread_index() != 0) return;
   memory.scalars = cta;
   memory.scalars.first_nonfinite = stream_memory().first_nonfinite;

@@ -1,7 +1,6 @@
 // From the sums of threads to those of a CTA, and across the CTAs that share a bucket, always in the same order.
 #pragma once
 
-#include <cub/block/block_reduce.cuh>
 #include <cub/warp/warp_reduce.cuh>
 
 #include "abi.hpp"
@@ -27,7 +26,7 @@ struct AddScalars {
             a.start_ns < b.start_ns ? a.start_ns : b.start_ns};
   }
 };
-using ScalarBlockReduce = cub::BlockReduce<PartialScalars, static_cast<int>(kThreads)>;
+using ThreadScalarReduce = cub::WarpReduce<PartialScalars>;
 using ScalarWarpReduce = cub::WarpReduce<PartialScalars, static_cast<int>(kBlockCtas)>;
 
 // Folds `teams` register sketches of 2048 floats in shared memory to k floats.
