@@ -34,11 +34,12 @@ UNITS = {
     "float32": {"FADD", "FFMA", "FMUL", "FADD2", "FFMA2"},
     "multiply": {"IMAD", "IMAD.WIDE", "IMAD.HI"},
     "half": {"HADD2", "HFMA2", "HMUL2"},
-    "logic": {"LOP3", "PRMT", "SEL", "FSEL", "ISETP", "FSETP", "FMNMX", "FMNMX3", "HMNMX2", "VHMNMX", "IMNMX", "VIMNMX", "VIMNMX3",
-              "VIADDMNMX", "SHF", "IADD3", "IADD", "VIADD", "LEA", "PLOP3", "MOV", "R2P", "P2R"},
+    "logic": {"LOP3", "PRMT", "SEL", "FSEL", "ISETP", "FSETP", "FMNMX", "FMNMX3", "HMNMX2", "VHMNMX", "IMNMX", "VIMNMX",
+              "VIMNMX3", "VIADDMNMX", "SHF", "IADD3", "IADD", "VIADD", "LEA", "PLOP3", "MOV", "R2P", "P2R"},
     "float64": {"DADD", "DFMA", "DMUL", "DSETP"},
     "convert": {"F2F", "F2I", "I2F", "F2FP", "POPC", "MUFU"},
 }
+PACKED = {"FADD2": 2, "FFMA2": 2}  # one issue slot, but the unit does two operations
 
 THREADS = 512  # of a CTA
 BUCKET_BYTES = 25 << 20
@@ -52,7 +53,8 @@ RECEIVED_BYTES_PER_CLOCK = 64
 def instructions_per_element(hot_loop):
     """{unit: instructions}, "issue" for all of them."""
     counts = hot_loop.loop.histogram()
-    found = {unit: sum(counts[name] for name in names) / hot_loop.elements for unit, names in UNITS.items()}
+    found = {unit: sum(counts[name] * PACKED.get(name, 1) for name in names) / hot_loop.elements
+             for unit, names in UNITS.items()}
     return {"issue": sum(counts.values()) / hot_loop.elements, **found}
 
 
