@@ -39,7 +39,9 @@ __device__ inline SlotRun& slot_run(const GateParams& params) {
 // graph that overlap share out whole runs among their CTAs.
 __device__ inline Role arrive(const GateParams& params) {
   auto* arrived = reinterpret_cast<unsigned long long*>(&slot_run(params).arrived);
-  const std::uint64_t number = atomicAdd(arrived, 1ull) - params.first_arrival;
+  const std::uint64_t before = atomicAdd(arrived, 1ull);
+  if (before < params.first_arrival) atomicExch(&params.channel->broken, 1u);
+  const std::uint64_t number = before - params.first_arrival;
   const std::uint64_t run = number / gridDim.x;
   return {params.first_arrival + run * gridDim.x, static_cast<std::uint32_t>(number % gridDim.x),
           static_cast<std::uint32_t>(run) + 1};
