@@ -24,13 +24,14 @@ struct SlowSlots {
 };
 
 // A thread's sums, in registers. add() takes the vectors of slots first...first + kVectors - 1 of the thread's vector
-// `member` of a row; those that are not for the fast path it doesn't add, but notes. flush() is called after each
-// superrow.
+// `member` of a row; those that are not for the fast path it doesn't add, but notes. flush() is called after every
+// kFlushSlots slots of a superrow.
 template <typename Element, int kElementBytes = Element::kBytes>
 struct ThreadSums;
 
 template <typename Element>
 struct ThreadSums<Element, 8> {
+  static constexpr int kFlushSlots = 8;
   float sketch[Element::kMembers * Element::kPerVector] = {};
   double sum_squares = 0;
   unsigned long long max_bits = 0;
@@ -111,6 +112,7 @@ __device__ __forceinline__ double sum_of(const float (&x)[4]) {
 
 template <typename Element>
 struct ThreadSums<Element, 4> {
+  static constexpr int kFlushSlots = 8;
   float sketch[Element::kPerVector] = {};
   double sum_squares = 0;
   std::uint32_t max_bits = 0;
@@ -147,6 +149,7 @@ struct ThreadSums<Element, 4> {
 
 template <typename Element>
 struct ThreadSums<Element, 2> {
+  static constexpr int kFlushSlots = 8;
   float sketch[Element::kPerVector] = {};
   double sum_squares = 0;
   std::uint32_t max_bits = 0;
@@ -189,6 +192,7 @@ struct ThreadSums<Element, 1> {
 #else
   static constexpr int kSquares = 4;
 #endif
+  static constexpr int kFlushSlots = 2 * kSquares;  // 32 squares to a float32 sum
   float squares[kSquares] = {};
   typename Element::Maximum maximum;
 

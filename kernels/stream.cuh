@@ -82,6 +82,7 @@ __device__ __forceinline__ void measure_superrow(std::uint32_t superrow, ThreadS
         }
       }
       sums.template add<kSketch, kInFlight>(vectors, first, m, signs, slow);
+      if (first + kInFlight == 4 && ThreadSums<Element>::kFlushSlots == 4) sums.flush();
     }
   }
   sums.flush();

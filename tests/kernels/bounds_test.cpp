@@ -19,6 +19,7 @@ void expect_right(Datatype type, std::size_t pages, std::uint32_t offset, std::u
   const Elements elements =
       small_integers(type, (pages * kPage - offset - short_of) / element_bytes(type), offset + short_of);
   check(cuMemcpyHtoD(memory.address() + offset, elements.bytes().data(), elements.bytes().size()), "cuMemcpyHtoD");
+  check(cuCtxSynchronize(), "cuCtxSynchronize");
   RigOptions options;
   options.k = ctas == 1 ? 4096 : 256;
   options.ctas = ctas;

@@ -62,6 +62,8 @@ class DeviceMemory {
   }
   explicit DeviceMemory(std::span<const std::byte> content) : DeviceMemory(content.size()) {
     check(cuMemcpyHtoD(address_, content.data(), content.size()), "cuMemcpyHtoD");
+    // Streams that don't wait for the null stream are to see it.
+    check(cuCtxSynchronize(), "cuCtxSynchronize");
   }
   ~DeviceMemory() {
     if (address_) cuMemFree(address_);

@@ -18,6 +18,7 @@ std::vector<std::byte> with_surroundings(std::span<const std::byte> content, std
 DeviceMemory zeroed(std::size_t bytes) {
   DeviceMemory memory(bytes);
   check(cuMemsetD8(memory.address(), 0, bytes), "cuMemsetD8");
+  check(cuCtxSynchronize(), "cuCtxSynchronize");
   return memory;
 }
 
@@ -132,6 +133,7 @@ void Rig::hold_workspace(std::uint32_t i, bool held) {
   const std::uint32_t taken = held;
   check(cuMemcpyHtoD(workspaces_[i].address() + offsetof(gate::WorkspaceHead, taken), &taken, sizeof(taken)),
         "cuMemcpyHtoD");
+  check(cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
 std::vector<std::byte> Rig::partials(std::uint32_t workspace) const {
@@ -144,6 +146,7 @@ std::vector<std::byte> Rig::partials(std::uint32_t workspace) const {
 void Rig::fill_partials(std::uint32_t workspace, unsigned char byte) {
   check(cuMemsetD8(workspaces_[workspace].address() + layout_.cta_scalars, byte, layout_.bytes - layout_.cta_scalars),
         "cuMemsetD8");
+  check(cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
 gate::SlotRuns Rig::slot_runs(std::uint32_t slot) const {
