@@ -23,6 +23,8 @@
 
 #include <cstdint>
 
+#include "gradprobe/ring_format.hpp"
+
 namespace gradprobe::gate {
 
 inline constexpr std::uint32_t kMaxEntries = 4096;                  // entries of one slot
@@ -32,10 +34,13 @@ inline constexpr std::uint32_t kSuperrow = 16384;                   // elements 
 inline constexpr std::uint32_t kRegisterSketch = 2048;              // K: register positions, folded to k at the end
 inline constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 40;  // elements of one entry; more is kInvalid
 inline constexpr std::uint32_t kMaxRawCount = 8;                    // elements of a kRaw entry; more is kInvalid
-// How long a CTA waits at most for one of its run that has started before it, in time-outs of the gate. It never gets
-// to that while every launch is counted right (GateParams::first_arrival); should a count be wrong, measuring ends, not
-// the training.
-inline constexpr std::uint64_t kPatience = 100;
+// How long a CTA waits at most for one of its run that has started before it. It never gets to that while every launch
+// is counted right (GateParams::first_arrival); should a count be wrong, measuring ends, not the training.
+constexpr std::uint64_t patience_ns(std::uint64_t timeout_ns) {
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  const std::uint64_t wanted = 100 * timeout_ns, most = timeout_ns + 10 * kSecond;
+  return wanted < kSecond ? kSecond : wanted < most ? wanted : most;
+}
 // A bucket of fewer elements than this is measured by one CTA: it is done before several could be brought together.
 inline constexpr std::uint64_t kSmallCount = 65536;
 
@@ -84,7 +89,7 @@ struct alignas(64) GateSlot {
   std::uint32_t first_entry;  // index into the entry arena
   std::uint32_t runs;         // device: input passes finished (measured, timed out or busy); st.release.sys
   std::uint32_t result_runs;  // device: result passes finished; st.release.sys
-  std::uint32_t dropped;      // device: results of this slot that found the ring full, over all runs
+  std::uint32_t dropped;      // device: input passes' results of this slot that found the ring full, over all runs
   std::uint32_t reserved[10];
 };
 static_assert(sizeof(GateSlot) == 64);
@@ -151,6 +156,24 @@ enum MeasuredType : std::uint32_t {
   kMeasuredTypes,
   kTypeNone = kMeasuredTypes
 };
+constexpr MeasuredType measured_type(Datatype datatype) {
+  switch (datatype) {
+    case Datatype::f64:
+      return kTypeF64;
+    case Datatype::f32:
+      return kTypeF32;
+    case Datatype::f16:
+      return kTypeF16;
+    case Datatype::bf16:
+      return kTypeBf16;
+    case Datatype::f8e4m3:
+      return kTypeF8E4m3;
+    case Datatype::f8e5m2:
+      return kTypeF8E5m2;
+    default:
+      return kTypeNone;
+  }
+}
 
 // How CTAs share a pass: its buckets, one after another, are one row of units (a unit is what a CTA works on at a time,
 // see bucket_units); of G CTAs, CTA c takes units [U*c/G, U*(c+1)/G). So a CTA holds at most two buckets that other

@@ -47,11 +47,15 @@ __device__ inline Role arrive(const GateParams& params) {
           static_cast<std::uint32_t>(run) + 1};
 }
 
-// Waits until `word` is `value`. By one thread. False after kPatience: then the channel is broken.
+// Waits until `word` is `value`. By one thread. False when the channel is broken, or is from now on, because the wait
+// was too long: then nothing that other CTAs may be using must be touched.
 __device__ inline bool await(const GateParams& params, const std::uint64_t* word, std::uint64_t value) {
   const std::uint64_t start = global_timer();
+  const volatile std::uint32_t* broken = &params.channel->broken;
   while (load_acquire_device(word) != value) {
-    if (global_timer() - start > kPatience * params.timeout_ns) {
+    if (*broken) return false;
+    if (global_timer() - start > patience_ns(params.timeout_ns)) {
+      if (load_acquire_device(word) == value) return true;
       atomicExch(&params.channel->broken, 1u);
       return false;
     }
@@ -68,7 +72,11 @@ __device__ inline void depart(const GateParams& params, const Role& role) {
   const std::uint64_t run_end = role.run_begin + gridDim.x;
   if (departed != run_end) return;
   __threadfence();
-  if (*const_cast<volatile std::uint32_t*>(&state.outcome) == kRunMeasures) atomicExch(&params.workspace->taken, 0u);
+  const bool measured = *const_cast<volatile std::uint32_t*>(&state.outcome) == kRunMeasures;
+  // Nobody needs the workspace of a broken channel any more, and this run may not be the one that holds it.
+  if (measured && !*const_cast<volatile std::uint32_t*>(&params.channel->broken)) {
+    atomicExch(&params.workspace->taken, 0u);
+  }
   if (params.pass == kInputPass) {
     store_release_system(&params.slot->runs, role.run);
   } else {
@@ -138,25 +146,6 @@ __device__ inline GateEntry load_entry(const GateEntry* entry) {
   return u.entry;
 }
 
-__device__ inline MeasuredType measured_type(Datatype datatype) {
-  switch (datatype) {
-    case Datatype::f64:
-      return kTypeF64;
-    case Datatype::f32:
-      return kTypeF32;
-    case Datatype::f16:
-      return kTypeF16;
-    case Datatype::bf16:
-      return kTypeBf16;
-    case Datatype::f8e4m3:
-      return kTypeF8E4m3;
-    case Datatype::f8e5m2:
-      return kTypeF8E5m2;
-    default:
-      return kTypeNone;
-  }
-}
-
 // Lists the run's buckets for all CTAs and answers all other entries. By all threads of the leader.
 __device__ inline void list_entries(const Decision& decision) {
   const GateParams& params = pass_memory().params;
@@ -214,20 +203,23 @@ __device__ inline void list_entries(const Decision& decision) {
 // registers from the streaming loop.
 static __device__ __noinline__ void lead() {
   __shared__ Decision decision;
+  __shared__ bool alone;  // the run before has ended
   if (threadIdx.x == 0) {
     const GateParams& params = pass_memory().params;
     const Role& role = pass_memory().role;
     SlotRun& state = slot_run(params);
-    decision = {};
-    if (await(params, &state.finished, role.run_begin))
+    alone = await(params, &state.finished, role.run_begin);
+    if (alone) {
       decision = params.pass == kInputPass ? await_slot(params, role) : follow_input(params);
-    state.units = 0;
-    state.buckets = 0;
-    state.run = decision.run;
-    state.wait_ns = decision.wait_ns;
-    state.outcome = decision.outcome;
+      state.units = 0;
+      state.buckets = 0;
+      state.run = decision.run;
+      state.wait_ns = decision.wait_ns;
+      state.outcome = decision.outcome;
+    }
   }
   __syncthreads();
+  if (!alone) return;
   if (decision.outcome == kRunMeasures) list_entries(decision);
   __threadfence();
   __syncthreads();

@@ -15,6 +15,11 @@ struct ReservedResult {
   __device__ float* sketch() const { return reinterpret_cast<float*>(result + 1); }
 };
 
+// True when result number `next` has no place. Another CTA may have reserved it already, and the host have read it.
+__device__ __forceinline__ bool full(const GateParams& params, std::uint64_t next, std::uint64_t consumed) {
+  return static_cast<std::int64_t>(next - consumed) >= static_cast<std::int64_t>(params.result_capacity);
+}
+
 // Claims the ring's next place, or counts the result as dropped. By one thread.
 __device__ inline ReservedResult reserve_result(const GateParams& params) {
   ChannelState& channel = *params.channel;
@@ -22,11 +27,12 @@ __device__ inline ReservedResult reserve_result(const GateParams& params) {
   std::uint64_t next = *const_cast<volatile std::uint64_t*>(&channel.results);
   for (;;) {
     // Reading the host's counter costs a trip over the bus: only when the last reading leaves no room.
-    if (next - *seen >= params.result_capacity) {
+    if (full(params, next, *seen)) {
       *seen = load_acquire_system(&params.control->consumed);
-      if (next - *seen >= params.result_capacity) {
+      if (full(params, next, *seen)) {
+        if (params.pass == kInputPass) atomicAdd(&params.slot->dropped, 1u);
+        __threadfence_system();
         atomicAdd(reinterpret_cast<unsigned long long*>(&params.control->dropped), 1ull);
-        atomicAdd(&params.slot->dropped, 1u);
         return {nullptr, 0};
       }
     }

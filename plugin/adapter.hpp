@@ -28,11 +28,13 @@ nccl::Result start_event(void* context, void** handle, const Descriptor* d) noex
       break;
     case nccl::kCollApi: {
       const auto& e = d->coll_api;
-      *handle = c->coll_api_start({function_of(e.func), datatype_of(e.datatype), e.count, e.graph_captured}).opaque();
+      *handle = c->coll_api_start(
+                     {function_of(e.func), datatype_of(e.datatype), e.count, e.graph_captured, Handle(d->parent)})
+                    .opaque();
       break;
     }
     case nccl::kKernelLaunch:
-      *handle = c->kernel_launch_start(d->kernel_launch.stream).opaque();
+      *handle = c->kernel_launch_start(Handle(d->parent), d->kernel_launch.stream).opaque();
       break;
     case nccl::kGroup:
       *handle = c->group_start().opaque();

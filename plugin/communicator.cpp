@@ -37,25 +37,6 @@ std::uint64_t monotonic_ns() {
   return static_cast<std::uint64_t>(t.tv_sec) * 1000000000u + static_cast<std::uint64_t>(t.tv_nsec);
 }
 
-gate::MeasuredType measured_type(Datatype t) {
-  switch (t) {
-    case Datatype::f64:
-      return gate::kTypeF64;
-    case Datatype::f32:
-      return gate::kTypeF32;
-    case Datatype::f16:
-      return gate::kTypeF16;
-    case Datatype::bf16:
-      return gate::kTypeBf16;
-    case Datatype::f8e4m3:
-      return gate::kTypeF8E4m3;
-    case Datatype::f8e5m2:
-      return gate::kTypeF8E5m2;
-    default:
-      return gate::kTypeNone;
-  }
-}
-
 }  // namespace
 
 Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
@@ -76,7 +57,14 @@ Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identi
 
 Handle Communicator::group_api_start() {
   t_links.launch_valid = false;
-  return Handle(HandleType::group_api, id_, 0);
+  // Of the process: the calls of several communicators can have one group.
+  static constinit std::atomic<std::uint64_t> groups{0};
+  return Handle(HandleType::group_api, id_, groups.fetch_add(1, std::memory_order_relaxed) + 1);
+}
+
+bool Communicator::belongs(const Batch& b, Handle group_api) {
+  return group_api.type() == HandleType::group_api && group_api.payload() >= b.first_group &&
+         group_api.payload() <= b.last_group;
 }
 
 void Communicator::group_api_stop() {
@@ -93,7 +81,7 @@ void Communicator::classify(const CollApiEvent& event, Op* op) const {
   op->output_count = event.count;
   op->mode = tiny ? gate::kRaw : gate::kBucket;
   op->reason = Missed::none;
-  op->eligible = event.count != 0 && (tiny || (reduces && measured_type(event.datatype) != gate::kTypeNone));
+  op->eligible = event.count != 0 && (tiny || (reduces && gate::measured_type(event.datatype) != gate::kTypeNone));
   if (op->eligible) return;
   op->reason = reduces && event.count != 0 ? Missed::unsupported_datatype : Missed::unsupported_function;
 }
@@ -196,6 +184,10 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
     b->ops++;
     if (op.eligible) b->eligible++;
     b->results_wanted |= op.result_wanted;
+    if (event.group_api.type() == HandleType::group_api) {
+      b->last_group = event.group_api.payload();
+      if (b->first_group == 0) b->first_group = b->last_group;
+    }
   }
   next_op_++;
   tables_.announced.store(next_op_, std::memory_order_release);
@@ -344,7 +336,7 @@ MeasurePlan Communicator::plan(const Batch& b, gate::Pass pass) {
     const Op& op = op_of(b, i);
     if (!op.eligible || op.mode == gate::kRaw || (pass == gate::kResultPass && !op.result_wanted)) continue;
     const std::uint64_t count = pass == gate::kInputPass ? op.count : op.output_count;
-    plan.add(measured_type(op.datatype), count, element_bytes(op.datatype));
+    plan.add(gate::measured_type(op.datatype), count, element_bytes(op.datatype));
   }
   return plan;
 }
@@ -357,7 +349,7 @@ Missed Communicator::reason_not_to_gate(const Batch& b) const {
   return Missed::none;
 }
 
-Handle Communicator::kernel_launch_start(void* stream) {
+Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);
@@ -368,9 +360,12 @@ Handle Communicator::kernel_launch_start(void* stream) {
   Batch* b = batch(current_);
   if (b == nullptr) return handle;
   b->launches++;
+  // Sends and receives are launched without a call that is announced: they complete no result of this batch.
+  const bool completes = belongs(*b, group_api);
   if (b->slot != kNoSlot && tables_.slots[b->slot].state.load(std::memory_order_relaxed) == SlotState::open) {
     // The earlier launch's gate still waits for this batch's buffers; an earlier gate is as good as a second one.
-    t_links.launching_slot = t_links.result_slot = b->slot;
+    t_links.launching_slot = b->slot;
+    if (completes) t_links.result_slot = b->slot;
     return handle;
   }
   // Buffers that came before the launch (host callbacks) need no waiting gate, even when launches block.
@@ -378,7 +373,7 @@ Handle Communicator::kernel_launch_start(void* stream) {
   if (reason != Missed::none) miss_unplaced(b, reason, reason == Missed::launch_blocking);
   if (b->eligible == b->placed) {
     // Host callbacks told all buffers before the batch's first launch; any of its launches may complete their results.
-    if (!b->seen_inline) t_links.result_slot = b->slot;
+    if (completes && !b->seen_inline) t_links.result_slot = b->slot;
     return handle;
   }
 
@@ -387,7 +382,8 @@ Handle Communicator::kernel_launch_start(void* stream) {
     miss_unplaced(b, Missed::backlog, false);
     return handle;
   }
-  t_links.launching_slot = t_links.result_slot = index;
+  t_links.launching_slot = index;
+  if (completes) t_links.result_slot = index;
   for (std::uint32_t i = 0; i < b->ops; i++) {
     Op& op = op_of(*b, i);
     if (op.eligible && op.addressed && !op.placed) place(&op, b, index);
@@ -471,12 +467,11 @@ void Communicator::launch_result(std::unique_lock<std::mutex>* lock, const Batch
   slot.results_launched.fetch_add(1, std::memory_order_release);
   std::uint32_t number = 0;
   const CUresult result = launch_pass(lock, pass, b.captured, stream, &number);
-  if (result == CUDA_SUCCESS) {
-    slot.last_result_launch.store(number, std::memory_order_release);
-    return;
-  }
-  slot.results_launched.fetch_sub(1, std::memory_order_release);
+  // What an earlier launch measured is half-made, also when this one was refused.
+  slot.last_result_launch.store(number, std::memory_order_release);
+  if (result == CUDA_SUCCESS) return;
   slot.result_failed.store(true, std::memory_order_release);
+  slot.results_launched.fetch_sub(1, std::memory_order_release);
   fail_launches(result);
 }
 

@@ -26,6 +26,7 @@ struct CollApiEvent {
   Datatype datatype = Datatype::unknown;
   std::uint64_t count = 0;  // as in the API call: elements
   bool captured = false;
+  Handle group_api;
 };
 
 struct CommunicatorIdentity {
@@ -44,7 +45,7 @@ class Communicator {
   Handle group_api_start();
   void group_api_stop();
   Handle coll_api_start(const CollApiEvent& event);
-  Handle kernel_launch_start(void* stream);
+  Handle kernel_launch_start(Handle group_api, void* stream);
   void kernel_launch_stop();
   Handle group_start();
   void group_stop();
@@ -74,6 +75,7 @@ class Communicator {
     std::uint32_t ops = 0;
     std::uint32_t eligible = 0, placed = 0, launches = 0;
     bool results_wanted = false;
+    std::uint64_t first_group = 0, last_group = 0;  // GroupApi events that its calls belong to; 0: none
     std::uint32_t slot = kNoSlot;
     bool captured = false;
     bool seen_inline = false;
@@ -99,6 +101,7 @@ class Communicator {
   void cancel(std::uint32_t slot);
   MeasurePlan plan(const Batch& b, gate::Pass pass);
   bool result_due(const Op& op);
+  static bool belongs(const Batch& b, Handle group_api);
   void close_results(const Batch& b);
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);

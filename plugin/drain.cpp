@@ -62,6 +62,7 @@ bool Drain::poll() {
   expire_overdue_slot();
   busy |= advance();
   count_uncounted();
+  count_dropped_replays();
   return busy;
 }
 
@@ -94,6 +95,20 @@ bool Drain::slot_ended(std::uint64_t i) const {
              slot.results_launched.load(std::memory_order_acquire);
 }
 
+void Drain::count_dropped_replays() {
+  const std::uint64_t dropped =
+      std::atomic_ref<std::uint64_t>(channel_.control().dropped).load(std::memory_order_acquire);
+  if (dropped == dropped_) return;
+  dropped_ = dropped;
+  // What direct slots lack is seen when they end.
+  for (std::uint32_t i = kDirectSlots; i < kWarmUpSlot; i++) {
+    const std::uint32_t now = std::atomic_ref<std::uint32_t>(channel_.slot(i).dropped).load(std::memory_order_acquire);
+    if (now == views_[i].dropped) continue;
+    ring_->count_missed(Missed::result_lost, now - views_[i].dropped);
+    views_[i].dropped = now;
+  }
+}
+
 bool Drain::read_results() {
   bool any = false;
   for (;;) {
@@ -115,11 +130,14 @@ void Drain::take_slot_status(const gate::Result& result) {
   SlotView& view = views_[result.slot];
   const Slot& slot = tables_.slots[result.slot];
   const bool captured = result.slot >= kDirectSlots;
+  // One entry that makes no sense, or a slot of more entries than the device takes.
+  const bool one_entry =
+      result.status == gate::kInvalid && slot.entries.load(std::memory_order_acquire) <= gate::kMaxEntries;
   if (result.pass == gate::kResultPass) {
     // The input was measured; direct collectives' results are completed when their slot ends.
     const Missed reason = result.status == gate::kBusy ? Missed::workspace : Missed::ambiguous;
     view.result_missed = reason;
-    if (captured) miss_replayed_results(result, reason);
+    if (captured) miss_replayed_results(result, one_entry, reason);
     return;
   }
   view.timed_out |= result.status == gate::kTimedOut;
@@ -129,19 +147,19 @@ void Drain::take_slot_status(const gate::Result& result) {
   // A captured slot's entries stay for later replays; this replay's are missed.
   if (captured) {
     const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
-    ring_->count_missed(reason, slot.capacity);
-    view = SlotView{};
+    ring_->count_missed(reason, one_entry ? 1 : slot.capacity);
+    view = SlotView{.dropped = view.dropped};
   }
 }
 
-void Drain::miss_replayed_results(const gate::Result& result, Missed reason) {
+void Drain::miss_replayed_results(const gate::Result& result, bool one_entry, Missed reason) {
   const Slot& slot = tables_.slots[result.slot];
   if (result.launch != slot.last_result_launch.load(std::memory_order_acquire)) return;
   write_replay();
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < entries; i++) {
     const Op& op = *tables_.entry_op[slot.first_entry + i];
-    if (!op.result_wanted) continue;
+    if (!op.result_wanted || (one_entry && i != result.entry)) continue;
     RecordHead record = result_record_of(op);
     record.replay = result.run;
     record.missed = static_cast<std::uint16_t>(reason);
@@ -213,7 +231,7 @@ void Drain::take_direct_result(const gate::Result& result, std::uint64_t ordinal
   RecordHead record = *expected;
   record.missed = 0;
   fill(&record, result);
-  results_.hold(record, sketch_of(result));
+  results_.hold(record, sketch_of(result), result.launch);
 }
 
 void Drain::take_replayed_result(const gate::Result& result, const Op& op) {
@@ -275,7 +293,9 @@ void Drain::end_entries(std::uint32_t index) {
 void Drain::end_results(const Slot& slot, Missed missed) {
   if (slot.result_failed.load(std::memory_order_acquire)) missed = Missed::launch_failed;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
-  for (std::uint32_t i = 0; i < entries; i++) results_.complete(tables_.entry_ordinal[slot.first_entry + i], missed);
+  const std::uint32_t last = slot.last_result_launch.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < entries; i++)
+    results_.complete(tables_.entry_ordinal[slot.first_entry + i], last, missed);
 }
 
 void Drain::write_missed(Op* op) {
@@ -333,6 +353,9 @@ void Drain::finish(RingState state) {
   }
   advance();
   write_replay();
+  // Of what the device has not finished nothing counts but a measurement behind the last launch.
+  for (std::uint64_t i = freed_; i < tables_.slots_opened.load(std::memory_order_acquire); i++)
+    end_results(tables_.slots[i % kDirectSlots], Missed::result_lost);
   results_.finish();
   count_uncounted();
   folder_.finish();

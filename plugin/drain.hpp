@@ -40,6 +40,7 @@ class Drain {
   struct SlotView {
     bool timed_out = false, busy = false, invalid = false;
     Missed result_missed = Missed::result_lost;  // of results that didn't come
+    std::uint32_t dropped = 0;                   // captured: inputs that found the ring full, as last counted
   };
   // A record whose turn hasn't come: a group's results arrive in any order.
   struct Held {
@@ -52,7 +53,8 @@ class Drain {
   void take_direct_result(const gate::Result& result, std::uint64_t ordinal);
   void take_replayed_result(const gate::Result& result, const Op& op);
   void take_slot_status(const gate::Result& result);
-  void miss_replayed_results(const gate::Result& result, Missed reason);
+  void miss_replayed_results(const gate::Result& result, bool one_entry, Missed reason);
+  void count_dropped_replays();
   void end_results(const Slot& slot, Missed missed);
   bool slot_ended(std::uint64_t i) const;
   void expire_overdue_slot();
@@ -79,6 +81,7 @@ class Drain {
   std::uint64_t overdue_slot_ = kNone;  // direct slot whose gate has ended while the host still says nothing
   std::chrono::steady_clock::time_point overdue_since_;
   std::uint64_t results_read_ = 0;
+  std::uint64_t dropped_ = 0;  // results that the device could not write, as last seen
   std::uint64_t freed_ = 0;
   std::uint64_t collected_ = 0;
   std::uint64_t counted_[static_cast<std::size_t>(Missed::count_)] = {};

@@ -76,7 +76,9 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   entries_ = reinterpret_cast<gate::GateEntry*>(host_ + entries_at_);
   control_ = reinterpret_cast<gate::GateControl*>(host_ + control_at_);
   results_ = host_ + results_at_;
-  workspaces_at_ = sizeof(gate::ChannelState) + sizeof(gate::SlotRuns) * kSlots;
+  constexpr std::size_t kAlignment = alignof(gate::WorkspaceHead);
+  workspaces_at_ =
+      (sizeof(gate::ChannelState) + sizeof(gate::SlotRuns) * kSlots + kAlignment - 1) / kAlignment * kAlignment;
   workspace_bytes_ = gate::workspace_layout(sketch_floats_, max_ctas_).bytes;
   device_bytes_ = workspaces_at_ + workspace_bytes_ * kWorkspaces;
   if (const CUresult r = cuda_.mem_alloc(&device_memory_, device_bytes_); r != CUDA_SUCCESS)

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,10 +28,10 @@ class ResultRecords {
   void expect(const RecordHead& unmeasured);
   // The expected record; null when there is none for this op.
   const RecordHead* expected(std::uint64_t op) const;
-  // A measurement of an expected result. `sketch` may be empty.
-  void hold(const RecordHead& record, std::vector<float> sketch);
-  // No measurement of an expected result follows; `missed` says why when there was none.
-  void complete(std::uint64_t op, Missed missed);
+  // A measurement of an expected result, made by launch number `launch`. `sketch` may be empty.
+  void hold(const RecordHead& record, std::vector<float> sketch, std::uint32_t launch);
+  // No measurement of an expected result follows. Only one by `last_launch` counts; `missed` says why there is none.
+  void complete(std::uint64_t op, std::uint32_t last_launch, Missed missed);
 
   // A result that needs no waiting: that of a graph's replay, behind its input.
   void write(RecordHead record, const float* sketch);
@@ -40,28 +40,32 @@ class ResultRecords {
   void finish();
 
  private:
-  struct Held {
-    RecordHead record;
-    std::vector<float> sketch;
-    bool measured = false, complete = false;
-  };
-  // Of the newest input record with this place in the table.
+  // What a result's record has of its input's.
   struct InputSteps {
-    std::uint64_t op = kNone;
     std::uint64_t step = kNone;
     std::uint32_t replay = 0;
     std::uint32_t step_op = 0;
     std::uint32_t ops_per_step = 0;
     std::uint32_t flags = 0;
-    bool measured = false;
+
+    explicit InputSteps(const RecordHead& input);
+    void fill(RecordHead* result) const;
+  };
+  struct Held {
+    RecordHead unmeasured{};
+    RecordHead record{};  // the newest measurement
+    std::vector<float> sketch;
+    std::uint32_t launch = 0;  // of the measurement
+    bool measured = false, complete = false;
+    std::optional<InputSteps> steps;  // since the input's record was written
   };
 
-  InputSteps* steps_of(std::uint64_t op) { return &steps_[op % kDirectOps]; }
+  void put(RecordHead record, const float* sketch);
   void release(std::map<std::uint64_t, Held>::iterator held);
 
   RingWriter* ring_;
-  std::unique_ptr<InputSteps[]> steps_ = std::make_unique<InputSteps[]>(kDirectOps);
-  std::map<std::uint64_t, Held> held_;  // by op
+  std::map<std::uint64_t, Held> held_;           // results of direct launches, by op
+  std::map<std::uint64_t, InputSteps> replays_;  // of the newest replay of captured ops, by op
 };
 
 }  // namespace gradprobe

@@ -256,8 +256,12 @@ TEST(Gate, WrongCountEndsMeasuringOnly) {
     Stream stream;
     rig.launch({.slot = 1, .ctas = ctas}, stream);
     rig.launch({.ctas = ctas, .lost = lost}, stream);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 4; ++i) rig.launch({.ctas = ctas}, stream);
     rig.launch({.slot = 1, .ctas = ctas}, stream);
     stream.synchronize();
+    // Patience is lost once, not with every launch.
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::nanoseconds(3 * gate::patience_ns(1'000'000)));
     const auto results = rig.collect();
     ASSERT_GE(results.size(), 2u);
     expect_measured(results[0], bucket, 1, 1, kK, Sums::exact);

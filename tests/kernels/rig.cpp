@@ -24,25 +24,6 @@ DeviceMemory zeroed(std::size_t bytes) {
 
 }  // namespace
 
-gate::MeasuredType measured_type(Datatype type) {
-  switch (type) {
-    case Datatype::f64:
-      return gate::kTypeF64;
-    case Datatype::f32:
-      return gate::kTypeF32;
-    case Datatype::f16:
-      return gate::kTypeF16;
-    case Datatype::bf16:
-      return gate::kTypeBf16;
-    case Datatype::f8e4m3:
-      return gate::kTypeF8E4m3;
-    case Datatype::f8e5m2:
-      return gate::kTypeF8E5m2;
-    default:
-      throw std::invalid_argument("no measuring kernel for this datatype");
-  }
-}
-
 Rig::Rig(const RigOptions& options)
     : options_(options),
       device_(Device::get()),

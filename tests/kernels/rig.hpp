@@ -26,7 +26,7 @@ struct RigOptions {
 };
 
 // The kernel for buckets of one datatype.
-gate::MeasuredType measured_type(Datatype type);
+using gate::measured_type;
 
 // One pass.
 struct Launch {

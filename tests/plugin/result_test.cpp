@@ -255,11 +255,16 @@ TEST_F(Results, OfSeveralLaunchesTheLastCounts) {
 }
 
 // The stand-in reads the variable when it is initialised, which is when the fixture's device is made.
-struct FifthLaunchFails {
-  // Launches: the warm-up, then input and result in turn.
-  FifthLaunchFails() { setenv("STANDIN_CUDA_FAIL", "cuLaunchKernel/gradprobe_measure_f32:5", 1); }
+template <int kNth>
+struct NthLaunchFails {
+  NthLaunchFails() {
+    setenv("STANDIN_CUDA_FAIL", ("cuLaunchKernel/gradprobe_measure_f32:" + std::to_string(kNth)).c_str(), 1);
+  }
 };
-class RefusedResults : private FifthLaunchFails, public Results {};
+// Launches: the warm-up, then input and result in turn.
+class RefusedResults : private NthLaunchFails<5>, public Results {};
+// Of the first collective's two launches, the result pass behind the second.
+class RefusedLastResult : private NthLaunchFails<4>, public Results {};
 
 TEST_F(RefusedResults, AreSaidAndTrainingGoesOn) {
   const Bucket b(5000, 1), reduced(5000, 2);
@@ -280,6 +285,67 @@ TEST_F(RefusedResults, AreSaidAndTrainingGoesOn) {
   EXPECT_EQ(results()[1].head.op, 1u);
   for (std::size_t i = 0; i < 4; i++)
     EXPECT_EQ(static_cast<Missed>(inputs()[i].head.missed), i < 2 ? Missed::none : Missed::launch_failed) << i;
+}
+
+// What was measured behind the first launch is half-made.
+TEST_F(RefusedLastResult, LeavesNone) {
+  const Bucket b(3000, 1), half_made(3000, 2), reduced(3000, 3);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, b.count(), stream_);
+  std::thread([&] {
+    void* group = comm.group_start();
+    comm.coll(call, group, b.pointer(), b.pointer(), b.count());
+    comm.stop(group);
+  }).join();
+  for (const Bucket* content : {&half_made, &reduced}) {
+    void* launch = comm.launch_start(api, stream_);
+    reduce(b, *content, b.count(), stream_);
+    comm.stop(launch);
+    cuStreamSynchronize(stream_);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  comm.stop(api);
+  comm.finalize();
+  ASSERT_EQ(inputs().size(), 1u);
+  expect_input(inputs()[0], b);
+  ASSERT_EQ(results().size(), 1u);
+  EXPECT_EQ(static_cast<Missed>(results()[0].head.missed), Missed::launch_failed);
+}
+
+// They are launched without a call that NCCL announces, when the buffers of earlier collectives may be gone.
+TEST_F(Results, SendsAndReceivesCompleteNone) {
+  auto b = std::make_unique<Bucket>(3000, 1);
+  const Bucket reduced(3000, 2), other(5000, 3);
+  FakeComm comm;
+  for (const bool freed : {false, true}) {
+    b->refill();
+    void* api = comm.group_api_start();
+    void* call = comm.coll_api(api, b->count(), stream_);
+    std::thread([&] {
+      void* group = comm.group_start();
+      comm.coll(call, group, b->pointer(), b->pointer(), b->count());
+      comm.stop(group);
+    }).join();
+    void* launch = comm.launch_start(api, stream_);
+    reduce(*b, reduced, b->count(), stream_);
+    comm.stop(launch);
+    comm.stop(api);
+    cuStreamSynchronize(stream_);
+    if (freed) {
+      b.reset();
+    } else {
+      b->refill();  // no longer the result
+    }
+    void* exchange = comm.group_api_start();
+    comm.stop(comm.launch_start(exchange, stream_));
+    comm.stop(exchange);
+    EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  }
+  comm.finalize();
+  ASSERT_EQ(inputs().size(), 2u);
+  ASSERT_EQ(results().size(), 2u);
+  for (const Record& r : results()) expect_result(r, reduced, 3000);
 }
 
 TEST_F(Results, NoneWithoutItsInput) {
