@@ -153,8 +153,9 @@ TEST_F(Results, TinyResultsKeepTheirValues) {
   collective(&comm, b, b, reduced, stream_);
   cuStreamSynchronize(stream_);
   comm.finalize();
-  ASSERT_EQ(results().size(), 1u);
-  const CollectiveBody& body = results()[0].head.collective;
+  const auto records = results();
+  ASSERT_EQ(records.size(), 1u);
+  const CollectiveBody& body = records[0].head.collective;
   EXPECT_EQ(body.raw_count, 1u);
   float value = 0;
   std::memcpy(&value, body.raw, sizeof value);
