@@ -338,10 +338,6 @@ bool Drain::settled() const {
   return freed_ == tables_.slots_opened.load(std::memory_order_acquire);
 }
 
-bool Drain::quiescent() const {
-  return settled();
-}
-
 void Drain::finish(RingState state) {
   poll();
   const std::uint64_t announced = tables_.announced.load(std::memory_order_acquire);

@@ -24,10 +24,8 @@ class Drain {
   // Handles what is there. True when there was something.
   bool poll();
 
-  // True when nothing more is to be expected: every launch has an outcome.
+  // True when nothing more is to be expected: every direct launch has an outcome, and none of their kernels runs.
   bool settled() const;
-  // True when besides no kernel of this communicator can still be running.
-  bool quiescent() const;
 
   // After Communicator::give_up_all(): what is still open is missed; finishes the last step and the ring.
   void finish(RingState state);

@@ -206,7 +206,7 @@ void Process::close(void* context) {
       wait_for_device(&entry, &lock);
       entry.drain->finish(RingState::finalized);
     }
-    quiescent = entry.drain->quiescent() && !communicator->graphs_alive();
+    quiescent = entry.drain->settled() && !communicator->graphs_alive();
     summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
     entry.live.store(nullptr, std::memory_order_release);
     entry.drain.reset();
