@@ -146,6 +146,14 @@ __device__ inline GateEntry load_entry(const GateEntry* entry) {
   return u.entry;
 }
 
+__device__ __forceinline__ WorkspaceLayout layout_of(const GateParams& params) {
+  return workspace_layout(params.sketch_floats, params.workspace_ctas);
+}
+// The run's buckets, in the order of their units.
+__device__ __forceinline__ Bucket* bucket_list(const GateParams& params) {
+  return reinterpret_cast<Bucket*>(reinterpret_cast<unsigned char*>(params.workspace) + layout_of(params).buckets);
+}
+
 // Lists the run's buckets for all CTAs and answers all other entries. By all threads of the leader.
 __device__ inline void list_entries(const Decision& decision) {
   const GateParams& params = pass_memory().params;
@@ -156,8 +164,7 @@ __device__ inline void list_entries(const Decision& decision) {
   using Scan = cub::BlockScan<unsigned long long, static_cast<int>(kThreads), cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ typename Scan::TempStorage scan_storage;
 
-  auto* list = reinterpret_cast<Bucket*>(reinterpret_cast<unsigned char*>(params.workspace) +
-                                         workspace_layout(params.sketch_floats, params.workspace_ctas).buckets);
+  Bucket* list = bucket_list(params);
   unsigned long long listed = 0;
   for (std::uint32_t at = 0; at < decision.entries; at += kThreads) {
     const std::uint32_t index = at + threadIdx.x;

@@ -59,13 +59,6 @@ __device__ __forceinline__ const Bucket* bucket_of_unit(const Bucket* buckets, s
   return buckets + low;
 }
 
-__device__ __forceinline__ WorkspaceLayout layout_of(const GateParams& params) {
-  return workspace_layout(params.sketch_floats, params.workspace_ctas);
-}
-__device__ __forceinline__ const Bucket* bucket_list(const GateParams& params) {
-  return reinterpret_cast<const Bucket*>(reinterpret_cast<const unsigned char*>(params.workspace) +
-                                         layout_of(params).buckets);
-}
 // The sketch partials of CTAs: partial_row(cta, first) * k floats on.
 __device__ __forceinline__ float* cta_sketches(const GateParams& params) {
   return reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(params.workspace) + layout_of(params).cta_sketches);

@@ -17,42 +17,37 @@ struct Operand {
   std::uint64_t count;
 };
 
-// One element: its bits and, for a floating-point type, its value.
-struct RawElement {
-  std::uint64_t bits;
-  double value;
-};
-
-__device__ inline double eight_bit_value(Datatype datatype, std::uint32_t magnitude) {
-  if (datatype == Datatype::f8e5m2) return F16::decode(magnitude << 8);
-  if (datatype != Datatype::f8e4m3) return 0;
-  // Exponents of f16 have a bias of 15, those of e4m3 of 7.
-  return magnitude == 0x7f ? __longlong_as_double(0x7ff8000000000000) : F16::decode(magnitude << 7) * 256.0;
+__device__ inline std::uint64_t raw_bits(std::uint64_t address, std::uint32_t bytes) {
+  switch (bytes) {
+    case 1:
+      return *reinterpret_cast<const std::uint8_t*>(address);
+    case 2:
+      return *reinterpret_cast<const std::uint16_t*>(address);
+    case 4:
+      return *reinterpret_cast<const std::uint32_t*>(address);
+    default:
+      return *reinterpret_cast<const std::uint64_t*>(address);
+  }
 }
 
-__device__ inline RawElement load_raw(Datatype datatype, std::uint64_t address) {
-  switch (element_bytes(datatype)) {
-    case 1: {
-      const std::uint32_t bits = *reinterpret_cast<const std::uint8_t*>(address);
-      const double value = eight_bit_value(datatype, bits & 0x7f);
-      return {bits, bits >> 7 ? -value : value};
-    }
-    case 2: {
-      const std::uint32_t bits = *reinterpret_cast<const std::uint16_t*>(address);
-      const std::uint32_t magnitude = bits & 0x7fff;
-      const double value = datatype == Datatype::bf16  ? Bf16::decode(magnitude)
-                           : datatype == Datatype::f16 ? F16::decode(magnitude)
-                                                       : 0;
-      return {bits, bits >> 15 ? -value : value};
-    }
-    case 4: {
-      const std::uint32_t bits = *reinterpret_cast<const std::uint32_t*>(address);
-      return {bits, datatype == Datatype::f32 ? __uint_as_float(bits) : 0.0};
-    }
-    default: {
-      const std::uint64_t bits = *reinterpret_cast<const std::uint64_t*>(address);
-      return {bits, datatype == Datatype::f64 ? __longlong_as_double(static_cast<long long>(bits)) : 0.0};
-    }
+// Of a floating-point type; 0 for the others.
+__device__ inline double raw_value(Datatype datatype, std::uint64_t bits) {
+  const auto low = static_cast<std::uint32_t>(bits);
+  switch (measured_type(datatype)) {
+    case kTypeF64:
+      return F64::decode(bits);
+    case kTypeF32:
+      return F32::decode(low);
+    case kTypeF16:
+      return F16::decode(low);
+    case kTypeBf16:
+      return Bf16::decode(low);
+    case kTypeF8E4m3:
+      return F8E4m3::decode(low);
+    case kTypeF8E5m2:
+      return F8E5m2::decode(low);
+    default:
+      return 0;
   }
 }
 
@@ -66,14 +61,14 @@ __device__ inline void report_raw(const GateParams& params, const Operand& opera
   sums.start_ns = global_timer();
   for (std::uint32_t b = 0; b < sizeof(reserved.result->raw); ++b) reserved.result->raw[b] = 0;
   for (std::uint32_t i = 0; i < operand.count; ++i) {
-    const RawElement x = load_raw(datatype, operand.address + i * bytes);
+    const std::uint64_t bits = raw_bits(operand.address + i * bytes, bytes);
     for (std::uint32_t b = 0; b < bytes; ++b) {
       const std::uint32_t at = i * bytes + b;
-      const auto byte = static_cast<unsigned char>(x.bits >> (8 * b));
+      const auto byte = static_cast<unsigned char>(bits >> (8 * b));
       reserved.result->raw[at] = byte;
       sums.words += std::uint64_t{byte} << (8 * (at % 4));
     }
-    const double magnitude = fabs(x.value);
+    const double magnitude = fabs(raw_value(datatype, bits));
     if (magnitude < __longlong_as_double(0x7ff0000000000000)) {
       sums.sum_squares += magnitude * magnitude;
       sums.max_abs = fmax(sums.max_abs, magnitude);
