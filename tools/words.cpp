@@ -39,6 +39,14 @@ const char* missed_in_words(Missed reason) {
       return "gating was switched off for the process (its log says why)";
     case Missed::unsupported_function:
       return "the function is not measured";
+    case Missed::not_selected:
+      return "left out by GRADPROBE_COLLECTIVES, GRADPROBE_MIN_COUNT or GRADPROBE_DTYPES";
+    case Missed::not_sampled:
+      return "in a step that GRADPROBE_EVERY or the control file leaves out";
+    case Missed::copy_engine:
+      return "done by copy engines, without a kernel that a measurement could precede";
+    case Missed::model_parallel:
+      return "taken for activations of a model-parallel communicator (GRADPROBE_COMMS=all measures them)";
     case Missed::count_:
       break;
   }

@@ -77,7 +77,11 @@ enum class Missed : std::uint16_t {
   result_lost = 11,      // measured, but the collector fell too far behind to read it
   switched_off = 12,     // gating was switched off for the process (see the log)
   unsupported_function = 13,
-  count_ = 14
+  not_selected = 14,    // left out by GRADPROBE_COLLECTIVES, _MIN_COUNT or _DTYPES; counted, no record
+  not_sampled = 15,     // in a step that GRADPROBE_EVERY or the control file leaves out; counted, no record
+  copy_engine = 16,     // done by copy engines: no kernel that a measurement could precede
+  model_parallel = 17,  // taken for activations, not gradients (GRADPROBE_COMMS); counted, no record
+  count_ = 18
 };
 
 // NCCL's public numbering of ncclDataType_t (nccl.h).
@@ -361,6 +365,14 @@ constexpr const char* name(Missed m) {
       return "switched_off";
     case Missed::unsupported_function:
       return "unsupported_function";
+    case Missed::not_selected:
+      return "not_selected";
+    case Missed::not_sampled:
+      return "not_sampled";
+    case Missed::copy_engine:
+      return "copy_engine";
+    case Missed::model_parallel:
+      return "model_parallel";
     case Missed::count_:
       break;
   }
