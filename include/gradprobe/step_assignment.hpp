@@ -47,9 +47,10 @@ struct SequenceOp {
   bool joined;
 };
 
-// Numbers ops[begin, anchor) backwards from ops[anchor], whose step is known. `floor` is the last step known before.
+// Numbers ops[begin, anchor) backwards from ops[anchor], whose step is known; ops[begin - 1] is the one before whose
+// step is, if there is one.
 inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, std::size_t anchor, bool whole_run,
-                          std::uint64_t floor, std::vector<AssignedStep>& steps) {
+                          std::vector<AssignedStep>& steps) {
   const AssignedStep known = steps[ops[anchor].record];
   const std::size_t period = known.ops_per_step;
   if (period == 0) return;
@@ -60,12 +61,14 @@ inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, st
          (first - 1 + period >= ops.size() || ops[first - 1].signature == ops[first - 1 + period].signature)) {
     first--;
   }
+  // A step that was known before is over: its pattern had ended.
+  const std::uint64_t lowest = begin == 0 ? 0 : steps[ops[begin - 1].record].step + 1;
   std::uint64_t step = known.step;
   std::size_t phase = known.step_op;
   std::size_t whole = phase == 0 ? anchor : first;  // where the earliest whole period begins
   for (std::size_t i = anchor; i > first; i--) {
     if (phase == 0) {
-      if (step == 0 || step - 1 < floor) break;
+      if (step <= lowest) break;
       step--;
       phase = period;
     }
@@ -76,7 +79,13 @@ inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, st
   const bool gapless = std::all_of(ops.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
                                    ops.begin() + static_cast<std::ptrdiff_t>(anchor) + 1,
                                    [](const SequenceOp& op) { return op.joined; });
-  if (!whole_run || !gapless) return;
+  if (!gapless) return;
+  if (begin > 0 && ops[begin].joined) {
+    // What ended the old pattern and came before the next.
+    for (std::size_t i = begin; i < whole; i++)
+      steps[ops[i].record] = {steps[ops[begin - 1].record].step, 0, known.ops_per_step, true};
+  }
+  if (begin > 0 || !whole_run) return;
   // From the run's first op on: what comes before the first whole period is the irregular first iteration.
   const AssignedStep& earliest = steps[ops[whole].record];
   const std::uint64_t before = earliest.step_op == 0 && earliest.step > 0 ? earliest.step - 1 : earliest.step;
@@ -108,7 +117,10 @@ inline void assign_by_hindsight(std::span<const SequenceOp> ops, std::vector<Ass
   if (s.period == 0 || 2 * s.ops < ops.size()) return;
   std::size_t whole = s.first;
   if (s.first != 0) {
-    whole += step_phase(ops[0].signature, s.period, [&](std::size_t i) { return ops[s.first + i].signature; });
+    const auto bucket =
+        std::find_if(ops.begin(), ops.end(), [](const SequenceOp& op) { return signature_is_bucket(op.signature); });
+    const auto leading = static_cast<std::uint64_t>(bucket - ops.begin());
+    whole += step_phase(ops[0].signature, leading, s.period, [&](std::size_t i) { return ops[s.first + i].signature; });
   }
   const auto period = static_cast<std::uint32_t>(s.period);
   const std::uint64_t base = whole == 0 ? 0 : 1;
@@ -164,24 +176,25 @@ inline std::vector<AssignedStep> assign_ops(std::span<const NumberedHead> record
     }();
     if ((head.flags & kFlagStepConfirmed) != 0) {
       steps[i] = {head.step, head.step_op, head.ops_per_step, (head.flags & kFlagExtraOp) != 0};
-      if (!steps[i].extra) confirmed.push_back(ops.size());
+      confirmed.push_back(ops.size());
     }
     ops.push_back({i, signature_of(head), joined});
   }
   if (ops.empty()) return steps;
   const bool from_start = records.front().number == 0;
-  if (confirmed.empty()) {
+  const bool regular =
+      std::any_of(confirmed.begin(), confirmed.end(), [&](std::size_t op) { return !steps[ops[op].record].extra; });
+  if (!regular) {
     const bool gapless = std::all_of(ops.begin() + 1, ops.end(), [](const auto& op) { return op.joined; });
     if (from_start && gapless) assign_by_hindsight(ops, steps);
     return steps;
   }
   std::size_t begin = 0;
-  std::uint64_t floor = 0;
   for (const std::size_t anchor : confirmed) {
-    const bool gap_is_open = anchor > begin && steps[ops[anchor - 1].record].step == kNone;
-    if (gap_is_open) assign_before(ops, begin, anchor, from_start && begin == 0, floor, steps);
-    begin = anchor + 1;
-    floor = steps[ops[anchor].record].step;
+    const bool extra = steps[ops[anchor].record].extra;
+    if (anchor > begin && !extra) assign_before(ops, begin, anchor, from_start && begin == 0, steps);
+    // Extras are no anchors, but their step is known.
+    if (anchor == begin || !extra) begin = anchor + 1;
   }
   return steps;
 }
