@@ -200,8 +200,13 @@ bool Communicator::result_due(const Op& op) {
   bool in_turn = true;
   if (result_every_ > 1 && !op.captured) {
     // From the sequence of calls alone, so that all ranks choose the same ones; all, until the steps are known.
-    const StepDetector::Position at = steps_.feed(step_signature(op.function, op.datatype, op.count));
-    in_turn = !at.confirmed || at.step % result_every_ == 0;
+    const std::uint64_t marked = marks_.step();
+    if (marked != kNone) {
+      in_turn = marked % result_every_ == 0;
+    } else {
+      const StepDetector::Position at = steps_.feed(step_signature(op.function, op.datatype, op.count));
+      in_turn = !at.confirmed || at.step % result_every_ == 0;
+    }
   }
   const bool reduces = op.function == Function::all_reduce || op.function == Function::reduce_scatter;
   return in_turn && reduces && op.eligible;

@@ -17,6 +17,7 @@
 #include "gate_channel.hpp"
 #include "handle.hpp"
 #include "log.hpp"
+#include "marks.hpp"
 #include "ops.hpp"
 
 namespace gradprobe {
@@ -61,6 +62,9 @@ class Communicator {
   CommunicatorId id() const { return id_; }
   const CommunicatorIdentity& identity() const { return identity_; }
   OpTables& tables() { return tables_; }
+  // From any thread but NCCL's callbacks.
+  void push_mark(const Mark& mark) { marks_.push(mark, tables_.announced); }
+  MarkQueue& marks() { return marks_; }
   GateChannel& channel() { return *channel_; }
   std::unique_ptr<GateChannel> take_channel() { return std::move(channel_); }
   const Log& log() const { return log_; }
@@ -125,6 +129,7 @@ class Communicator {
 
   std::mutex mutex_;
   OpTables tables_;
+  MarkQueue marks_;
   std::unique_ptr<Batch[]> direct_batches_ = std::make_unique<Batch[]>(kDirectBatches);
   std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);
   std::uint32_t direct_batches_opened_ = 0, captured_batches_opened_ = 0;

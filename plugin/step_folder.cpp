@@ -4,17 +4,47 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace gradprobe {
 
 StepFolder::StepFolder(RingWriter* ring, std::uint32_t sketch_floats, std::uint64_t ops_per_step)
-    : ring_(ring), detector_(ops_per_step), sketch_floats_(sketch_floats), sum_(sketch_floats) {}
+    : ring_(ring),
+      ops_per_step_(ops_per_step),
+      detector_(ops_per_step),
+      sketch_floats_(sketch_floats),
+      sum_(sketch_floats) {}
+
+void StepFolder::mark(const Mark& mark, RecordHead* record) {
+  record->step = kNone;
+  if (replays_) return;
+  if (mark.kind == MarkKind::step && mark.step != marked_step_) {
+    marked_step_ = mark.step;
+    marked_ops_ = 0;
+    pending_ = {};  // no step was found for what came before the first mark
+  }
+  if (marked_step_ == kNone) return;
+  record->step = marked_step_;
+  record->flags |= kFlagStepConfirmed;
+}
+
+StepDetector::Position StepFolder::position_of(const RecordHead& record) {
+  if ((record.flags & kFlagCaptured) != 0 && !std::exchange(replays_, true) && marked_step_ != kNone) {
+    found_from_ = marked_step_ + 1;
+    marked_step_ = kNone;
+    detector_ = StepDetector(ops_per_step_);
+  }
+  if (marked_step_ != kNone) return {true, marked_step_, marked_ops_++, 0, false};
+  const CollectiveBody& body = record.collective;
+  StepDetector::Position p = detector_.feed(
+      step_signature(static_cast<Function>(body.function), static_cast<Datatype>(body.datatype), body.count));
+  if (p.confirmed) p.step += found_from_;
+  return p;
+}
 
 void StepFolder::feed(RecordHead* record, const float* sketch) {
-  const CollectiveBody& body = record->collective;
-  const std::uint64_t fed = detector_.fed();
-  const StepDetector::Position p = detector_.feed(
-      step_signature(static_cast<Function>(body.function), static_cast<Datatype>(body.datatype), body.count));
+  const StepDetector::Position p = position_of(*record);
+  const std::uint64_t fed = detector_.fed() - 1;
   if (!p.confirmed) {
     // An irregular run without steps must not keep everything for ever.
     if (pending_.size() == kMaxPending) pending_.erase(pending_.begin());
@@ -23,11 +53,12 @@ void StepFolder::feed(RecordHead* record, const float* sketch) {
     pending_.push_back(std::move(item));
     return;
   }
-  if (detector_.confirmed_now()) {
+  if (marked_step_ == kNone && detector_.confirmed_now()) {
     for (const Item& item : pending_) {
       const StepDetector::Position earlier = detector_.confirmation().locate(item.fed);
       if (earlier.step == kNone) continue;
-      fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step, earlier.ops_per_step);
+      fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step + found_from_,
+           earlier.ops_per_step);
     }
     pending_ = {};
   }
