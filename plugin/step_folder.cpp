@@ -22,6 +22,7 @@ void StepFolder::mark(const Mark& mark, RecordHead* record) {
     marked_step_ = mark.step;
     marked_ops_ = 0;
     pending_ = {};  // no step was found for what came before the first mark
+    if (open_) write();
   }
   if (marked_step_ == kNone) return;
   record->step = marked_step_;
@@ -30,6 +31,7 @@ void StepFolder::mark(const Mark& mark, RecordHead* record) {
 
 StepDetector::Position StepFolder::position_of(const RecordHead& record) {
   if ((record.flags & kFlagCaptured) != 0 && !std::exchange(replays_, true) && marked_step_ != kNone) {
+    if (open_) write();
     found_from_ = marked_step_ + 1;
     marked_step_ = kNone;
     detector_ = StepDetector(ops_per_step_);

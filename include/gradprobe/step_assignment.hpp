@@ -157,6 +157,44 @@ inline void assign_results(std::span<const NumberedHead> records, std::vector<As
   }
 }
 
+// A mark from which on ops belong to a step.
+constexpr bool is_step_mark(const RecordHead& head) {
+  return static_cast<RecordKind>(head.kind) == RecordKind::mark &&
+         static_cast<MarkKind>(head.mark.kind) == MarkKind::step && head.step != kNone;
+}
+
+// A mark has the step that its writer gave it; without one, that of the last op before it, or of the first.
+inline void assign_marks(std::span<const NumberedHead> records, std::vector<AssignedStep>& steps) {
+  std::uint64_t last = kNone;
+  std::vector<std::size_t> before_all;
+  for (std::size_t i = 0; i < records.size(); i++) {
+    const RecordHead& head = records[i].head;
+    if (is_op(head)) {
+      last = steps[i].step;
+      for (const std::size_t mark : before_all) steps[mark].step = last;
+      before_all.clear();
+    } else if (static_cast<RecordKind>(head.kind) == RecordKind::mark) {
+      if ((head.flags & kFlagStepConfirmed) != 0)
+        steps[i].step = head.step;
+      else if (last != kNone)
+        steps[i].step = last;
+      else
+        before_all.push_back(i);
+    }
+  }
+}
+
+// The application's numbers hold, and what was found before its first mark may have got as far: such steps are void.
+inline void void_before_marks(std::span<const NumberedHead> records, std::vector<AssignedStep>& steps) {
+  const auto first =
+      std::find_if(records.begin(), records.end(), [](const NumberedHead& r) { return is_step_mark(r.head); });
+  if (first == records.end()) return;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(first - records.begin()); i++) {
+    const bool found = steps[i].ops_per_step != 0;
+    if (found && steps[i].step >= first->head.step) steps[i] = {};
+  }
+}
+
 // Steps of the inputs and of step records.
 inline std::vector<AssignedStep> assign_ops(std::span<const NumberedHead> records) {
   std::vector<AssignedStep> steps(records.size());
@@ -204,10 +242,13 @@ inline std::vector<AssignedStep> assign_ops(std::span<const NumberedHead> record
 // The step of every record, in the order given (oldest first; records of all kinds, since a gap in the numbers is
 // something lost). Steps that the writer confirmed are taken as they are; earlier ops are derived from the first
 // confirmed one after them. If the writer never confirmed any, and the ring goes back to the run's first op, the whole
-// sequence is searched. A result has its input's step. What stays unknown is kNone.
+// sequence is searched. A result has its input's step. Steps that the application marked are the writer's; those found
+// before its first mark count as far as they are lower. What stays unknown is kNone.
 inline std::vector<AssignedStep> assign_steps(std::span<const NumberedHead> records) {
   std::vector<AssignedStep> steps = detail::assign_ops(records);
   detail::assign_results(records, steps);
+  detail::void_before_marks(records, steps);
+  detail::assign_marks(records, steps);
   return steps;
 }
 

@@ -225,7 +225,7 @@ TEST(StepAssignment, UnknownKindsAreNoOps) {
   std::vector<NumberedHead> records;
   for (const NumberedHead& r : records_of(times("ABCL", 20))) {
     records.push_back({records.size(), r.head});
-    for (const std::uint16_t kind : {std::uint16_t{0}, std::uint16_t{5}, std::uint16_t{0xFFFF}}) {
+    for (const std::uint16_t kind : {std::uint16_t{0}, std::uint16_t{6}, std::uint16_t{0xFFFF}}) {
       RecordHead other = r.head;
       other.kind = kind;
       records.push_back({records.size(), other});
