@@ -61,11 +61,16 @@ inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, st
          (first - 1 + period >= ops.size() || ops[first - 1].signature == ops[first - 1 + period].signature)) {
     first--;
   }
-  // A step that was known before is over: its pattern had ended.
-  const std::uint64_t lowest = begin == 0 ? 0 : steps[ops[begin - 1].record].step + 1;
+  // A step that had begun before is over: its pattern had ended.
+  std::uint64_t lowest = 0;
+  if (begin > 0) {
+    const AssignedStep& before = steps[ops[begin - 1].record];
+    lowest = before.step + (before.extra && before.step_op == 0 ? 0 : 1);
+  }
   std::uint64_t step = known.step;
   std::size_t phase = known.step_op;
   std::size_t whole = phase == 0 ? anchor : first;  // where the earliest whole period begins
+  std::size_t reached = anchor;                     // from here on, ops have a step
   for (std::size_t i = anchor; i > first; i--) {
     if (phase == 0) {
       if (step <= lowest) break;
@@ -74,6 +79,7 @@ inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, st
     }
     phase--;
     steps[ops[i - 1].record] = {step, static_cast<std::uint32_t>(phase), known.ops_per_step, false};
+    reached = i - 1;
     if (phase == 0) whole = i - 1;
   }
   const bool gapless = std::all_of(ops.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
@@ -82,7 +88,7 @@ inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, st
   if (!gapless) return;
   if (begin > 0 && ops[begin].joined) {
     // What ended the old pattern and came before the next.
-    for (std::size_t i = begin; i < whole; i++)
+    for (std::size_t i = begin; i < reached; i++)
       steps[ops[i].record] = {steps[ops[begin - 1].record].step, 0, known.ops_per_step, true};
   }
   if (begin > 0 || !whole_run) return;
