@@ -97,7 +97,7 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
   if (Batch* last = batch(current_); last != nullptr) {
     // Calls of the last batch that no launch took: an inline launch has told all its buffers by now.
     if (last->seen_inline || last->slot == kNoSlot) give_up(last);
-    close_results(*last);
+    if (!last->ends_later) close_results(*last);
   }
   Batch* b = nullptr;
   std::uint32_t serial = kNoBatch;
@@ -158,6 +158,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
   op.captured = event.captured;
   op.send = op.recv = 0;
   op.told = 0;
+  op.refused.store(false, std::memory_order_relaxed);
   op.batch = b != nullptr ? b->serial : kNoBatch;
   classify(event, &op);
   OpState state = OpState::announced;
@@ -168,7 +169,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
     op.eligible = false;
     state = OpState::missed;
   }
-  op.result_wanted = state != OpState::ignored && result_due(op);
+  op.result_wanted = state != OpState::ignored && result_due(op) && event.result_follows;
   op.state.store(state, std::memory_order_release);
   Handle handle(HandleType::coll_api, id_, ordinal);
   if (event.captured && storable) {
@@ -190,7 +191,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
     }
   }
   next_op_++;
-  tables_.announced.store(next_op_, std::memory_order_release);
+  if (!event.provisional) tables_.announced.store(next_op_, std::memory_order_release);
   return handle;
 }
 
@@ -502,6 +503,12 @@ void Communicator::kernel_launch_stop() {
   t_links.launch_communicator = id_;
   t_links.launch_slot = t_links.launching_slot;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
+}
+
+BegunCalls Communicator::hand_over_launch() {
+  const BegunCalls begun{t_links.launching_batch, t_links.result_slot, next_op_};
+  t_links.launching_slot = t_links.result_slot = kNoSlot;
+  return begun;
 }
 
 Handle Communicator::group_start() {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "config.hpp"
 #include "gate_channel.hpp"
@@ -27,6 +28,30 @@ struct CollApiEvent {
   std::uint64_t count = 0;  // as in the API call: elements
   bool captured = false;
   Handle group_api;
+  bool provisional = false;    // NCCL may still refuse it: no record is written before end_calls()
+  bool result_follows = true;  // a result pass behind its launch would see its result
+};
+
+// A collective call whose buffers are known when it is made (the preload library).
+struct KnownCall {
+  Function function = Function::unknown;
+  Datatype datatype = Datatype::unknown;
+  std::uint64_t count = 0;  // as in the API call: elements
+  const void* send = nullptr;
+  const void* recv = nullptr;
+};
+
+// Calls on one stream from begin_calls() to end_calls().
+struct BegunCalls {
+  std::uint32_t batch = 0;
+  std::uint32_t slot = kNoSlot;  // whose results are to be measured
+  std::uint64_t end_op = 0;      // ordinal behind the last call
+};
+
+enum class CallOutcome {
+  launched,   // NCCL's kernel is on the stream
+  launching,  // it will be, by a thread of NCCL's
+  refused,    // NCCL returned an error
 };
 
 struct CommunicatorIdentity {
@@ -50,6 +75,14 @@ class Communicator {
   Handle group_start();
   void group_stop();
   Handle coll_start(Handle coll_api, const void* send, const void* recv);
+
+  // Instead of the events above, around the call that makes NCCL launch: numbers the calls and puts one input pass over
+  // them on `stream`, with nothing to wait for; then, on the same thread, behind a launch that has been made, the
+  // result pass. Several begin_calls() may precede their end_calls(), which come in the same order.
+  BegunCalls begin_calls(std::span<const KnownCall> calls, bool captured, bool result_follows, void* stream);
+  void end_calls(const BegunCalls& begun, CallOutcome outcome, void* stream);
+  // What the collectives in flight leave in their outputs doesn't count any more: they are being aborted.
+  void void_results();
 
   // No callback follows: what is still open is given up.
   void give_up_all();
@@ -79,6 +112,7 @@ class Communicator {
     std::uint32_t slot = kNoSlot;
     bool captured = false;
     bool seen_inline = false;
+    bool ends_later = false;  // its results stay open until end_calls()
   };
   static constexpr std::uint32_t kDirectBatches = 256;
   static constexpr std::uint32_t kCapturedBatches = 1024;
@@ -103,6 +137,7 @@ class Communicator {
   bool result_due(const Op& op);
   static bool belongs(const Batch& b, Handle group_api);
   void close_results(const Batch& b);
+  BegunCalls hand_over_launch();
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
   void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);

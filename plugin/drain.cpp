@@ -238,6 +238,7 @@ void Drain::take_replayed_result(const gate::Result& result, const Op& op) {
   // Earlier launches of a captured group may have left the result half-made.
   const Slot& slot = tables_.slots[result.slot];
   if (moved(op, result.run) || result.launch != slot.last_result_launch.load(std::memory_order_acquire)) return;
+  if (tables_.results_void.load(std::memory_order_acquire)) return;
   write_replay();
   RecordHead record = result_record_of(op);
   fill(&record, result);
@@ -293,7 +294,11 @@ void Drain::end_entries(std::uint32_t index) {
 void Drain::end_results(const Slot& slot, Missed missed) {
   if (slot.result_failed.load(std::memory_order_acquire)) missed = Missed::launch_failed;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
-  const std::uint32_t last = slot.last_result_launch.load(std::memory_order_acquire);
+  std::uint32_t last = slot.last_result_launch.load(std::memory_order_acquire);
+  if (tables_.results_void.load(std::memory_order_acquire)) {
+    missed = Missed::ambiguous;
+    last = 0;  // no launch has this number
+  }
   for (std::uint32_t i = 0; i < entries; i++)
     results_.complete(tables_.entry_ordinal[slot.first_entry + i], last, missed);
 }
@@ -314,6 +319,10 @@ bool Drain::advance() {
     const OpState state = op.state.load(std::memory_order_acquire);
     if (state == OpState::announced) break;
     if (state == OpState::missed) {
+      write_missed(&op);
+    } else if (state == OpState::done && op.refused.load(std::memory_order_acquire)) {
+      held_.erase(collected_);
+      op.reason = Missed::no_events;
       write_missed(&op);
     } else if (state == OpState::done) {
       auto held = held_.extract(collected_);

@@ -47,6 +47,7 @@ struct Op {
   // those that the gate reads.
   std::uint32_t told = 0;
   std::atomic<std::uint32_t> moved_from{UINT32_MAX};
+  std::atomic<bool> refused{false};  // NCCL returned an error for the call: what was measured doesn't count
 };
 
 enum class SlotState : std::uint32_t {
@@ -87,6 +88,8 @@ struct OpTables {
   std::atomic<std::uint64_t> collected{0};     // ops that the collector has finished: their places are free
   std::atomic<std::uint64_t> slots_opened{0};  // direct slots handed out so far; slot i is slots[i % kDirectSlots]
   std::atomic<std::uint64_t> slots_freed{0};
+
+  std::atomic<bool> results_void{false};  // results that are still in flight may be half-made
 
   // Collectives that never became an op or a record, by reason.
   std::atomic<std::uint64_t> uncounted[static_cast<std::size_t>(Missed::count_)] = {};

@@ -128,7 +128,9 @@ void* Process::open(const InitCall& call, int* mask) {
       "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
       "records)%s",
       kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
-      config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
+      config.launch_blocking && call.profiler_abi != 0
+          ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured"
+          : "");
   return Handle(HandleType::context, id, 0).opaque();
 }
 

@@ -22,7 +22,7 @@ struct InitCall {
   std::uint64_t comm_id = 0;
   std::string comm_name;
   std::uint32_t rank = 0, nranks = 0, nnodes = 0;
-  std::uint32_t profiler_abi = 0;
+  std::uint32_t profiler_abi = 0;  // 0: the preload library
   NcclLogger logger = nullptr;
 };
 
@@ -34,6 +34,7 @@ class Process {
   // Starts measuring a communicator. Returns its context, null when it is not measured (the reason is logged).
   // `*mask` gets the events that NCCL shall report. Allocates, locks, calls CUDA: only for init.
   void* open(const InitCall& call, int* mask);
+  bool forked() const { return forked_.load(std::memory_order_relaxed); }
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
 
