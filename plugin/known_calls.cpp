@@ -9,7 +9,7 @@ BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool capt
   const Handle group = group_api_start();
   group_start();
   for (const KnownCall& call : calls) {
-    CollApiEvent event{call.function, call.datatype, call.count, captured, group};
+    CollApiEvent event{call.function, call.datatype, call.count, call.root, captured, group};
     event.provisional = true;
     event.result_follows = result_follows;
     coll_start(coll_api_start(event), call.send, call.recv);
@@ -30,15 +30,15 @@ BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool capt
 void Communicator::end_calls(const BegunCalls& begun, CallOutcome outcome, void* stream) {
   std::unique_lock lock(mutex_);
   if (Batch* b = batch(begun.batch); b != nullptr) {
-    for (std::uint32_t i = 0; outcome == CallOutcome::refused && i < b->ops; i++) {
-      Op& op = op_of(*b, i);
-      op.refused.store(true, std::memory_order_release);
-      if (op.captured) op.moved_from.store(0, std::memory_order_release);  // no replay of it is a collective
+    if (outcome == CallOutcome::refused) {
+      for_each_op(*b, [](Op& op) {
+        op.refused.store(true, std::memory_order_release);
+        if (op.captured) op.moved_from.store(0, std::memory_order_release);  // no replay of it is a collective
+      });
     }
     if (begun.slot != kNoSlot && tables_.slots[begun.slot].batch == b->serial) {
       Slot& slot = tables_.slots[begun.slot];
-      if (outcome == CallOutcome::launched && result_every_ != 0 && !launch_failed_ &&
-          slot.results_open.load(std::memory_order_relaxed))
+      if (outcome == CallOutcome::launched && !launch_failed_ && slot.results_open.load(std::memory_order_relaxed))
         launch_result(&lock, *b, begun.slot, stream);
       slot.results_open.store(false, std::memory_order_release);
     }

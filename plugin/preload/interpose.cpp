@@ -57,9 +57,9 @@ Datatype datatype_of(int number) {
 
 template <typename Function, typename... Arguments>
 int collective(gradprobe::Function function, const void* send, const void* recv, std::size_t count, int datatype,
-               const Comm* comm, Stream* stream, Real<Function>& real, Arguments... arguments) {
+               int root, const Comm* comm, Stream* stream, Real<Function>& real, Arguments... arguments) {
   if (inside_nccl()) return real(arguments...);
-  const Call call{comm, stream, {function, datatype_of(datatype), count, send, recv}};
+  const Call call{comm, stream, {function, datatype_of(datatype), count, root, send, recv}};
   // NCCL launches nothing for an empty collective.
   if (count == 0) {
     const int result = pass_on(real, arguments...);
@@ -127,37 +127,37 @@ int end_of(Comm* comm, Real<nccl::CommEnd>& real, bool aborts) {
 
 GRADPROBE_EXPORT int ncclAllReduce(const void* send, void* recv, std::size_t count, int datatype, int op, Comm* comm,
                                    Stream* stream) {
-  return collective(Function::all_reduce, send, recv, count, datatype, comm, stream, g_real.all_reduce, send, recv,
+  return collective(Function::all_reduce, send, recv, count, datatype, 0, comm, stream, g_real.all_reduce, send, recv,
                     count, datatype, op, comm, stream);
 }
 
 GRADPROBE_EXPORT int ncclReduceScatter(const void* send, void* recv, std::size_t recv_count, int datatype, int op,
                                        Comm* comm, Stream* stream) {
-  return collective(Function::reduce_scatter, send, recv, recv_count, datatype, comm, stream, g_real.reduce_scatter,
+  return collective(Function::reduce_scatter, send, recv, recv_count, datatype, 0, comm, stream, g_real.reduce_scatter,
                     send, recv, recv_count, datatype, op, comm, stream);
 }
 
 GRADPROBE_EXPORT int ncclAllGather(const void* send, void* recv, std::size_t send_count, int datatype, Comm* comm,
                                    Stream* stream) {
-  return collective(Function::all_gather, send, recv, send_count, datatype, comm, stream, g_real.all_gather, send, recv,
-                    send_count, datatype, comm, stream);
+  return collective(Function::all_gather, send, recv, send_count, datatype, 0, comm, stream, g_real.all_gather, send,
+                    recv, send_count, datatype, comm, stream);
 }
 
 GRADPROBE_EXPORT int ncclReduce(const void* send, void* recv, std::size_t count, int datatype, int op, int root,
                                 Comm* comm, Stream* stream) {
-  return collective(Function::reduce, send, recv, count, datatype, comm, stream, g_real.reduce, send, recv, count,
+  return collective(Function::reduce, send, recv, count, datatype, root, comm, stream, g_real.reduce, send, recv, count,
                     datatype, op, root, comm, stream);
 }
 
 GRADPROBE_EXPORT int ncclBroadcast(const void* send, void* recv, std::size_t count, int datatype, int root, Comm* comm,
                                    Stream* stream) {
-  return collective(Function::broadcast, send, recv, count, datatype, comm, stream, g_real.broadcast, send, recv, count,
-                    datatype, root, comm, stream);
+  return collective(Function::broadcast, send, recv, count, datatype, root, comm, stream, g_real.broadcast, send, recv,
+                    count, datatype, root, comm, stream);
 }
 
 GRADPROBE_EXPORT int ncclBcast(void* buffer, std::size_t count, int datatype, int root, Comm* comm, Stream* stream) {
-  return collective(Function::broadcast, buffer, buffer, count, datatype, comm, stream, g_real.bcast, buffer, count,
-                    datatype, root, comm, stream);
+  return collective(Function::broadcast, buffer, buffer, count, datatype, root, comm, stream, g_real.bcast, buffer,
+                    count, datatype, root, comm, stream);
 }
 
 GRADPROBE_EXPORT int ncclGroupStart() {
