@@ -14,17 +14,18 @@ struct ThreadLinks {
   bool launch_valid = false;
   CommunicatorId launch_communicator;
   std::uint32_t launch_slot = kNoSlot;
+  std::uint32_t launch_batch = 0;
   // Between a launch's start and stop.
   CommunicatorId launching_communicator;
   std::uint32_t launching_slot = kNoSlot;  // whose gate waits for this launch's buffers
   std::uint32_t result_slot = kNoSlot;     // whose results this launch completes
-  std::uint32_t launching_batch = 0;
+  std::uint32_t launching_batch = 0;       // whose calls the launch may carry; kNoBatch: none
   void* launching_stream = nullptr;
   // Between a group's start and stop.
   bool group_inline = false;
   CommunicatorId group_communicator;
   std::uint32_t group_slot = kNoSlot;
-  std::uint32_t group_batch = 0;
+  std::uint32_t group_batch = 0;  // inline: of the launch; else of the last Coll
 };
 #if defined(__GNUC__)
 __attribute__((tls_model("initial-exec")))
@@ -63,8 +64,8 @@ Handle Communicator::group_api_start() {
 }
 
 bool Communicator::belongs(const Batch& b, Handle group_api) {
-  return group_api.type() == HandleType::group_api && group_api.payload() >= b.first_group &&
-         group_api.payload() <= b.last_group;
+  if (group_api.type() != HandleType::group_api) return b.groupless;
+  return group_api.payload() >= b.first_group && group_api.payload() <= b.last_group;
 }
 
 void Communicator::group_api_stop() {
@@ -95,8 +96,8 @@ Communicator::Batch* Communicator::batch(std::uint32_t serial) {
 
 Communicator::Batch* Communicator::open_batch(bool captured) {
   if (Batch* last = batch(current_); last != nullptr) {
-    // Calls of the last batch that no launch took: an inline launch has told all its buffers by now.
-    if (last->seen_inline || last->slot == kNoSlot) give_up(last);
+    // Calls of the last batch that no launch took: inline launches have told all their buffers by now.
+    if (last->all_inline()) give_up(last);
     close_results(*last);
   }
   Batch* b = nullptr;
@@ -148,7 +149,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
     return {};
   }
   Batch* b = batch(current_);
-  if (b == nullptr || b->launches > 0 || b->captured != event.captured) b = open_batch(event.captured);
+  if (b == nullptr || b->closed || b->captured != event.captured) b = open_batch(event.captured);
   const bool storable = b != nullptr && (!event.captured || captured_ops_ < kCapturedOps);
 
   Op& direct = tables_.direct_op(ordinal);
@@ -187,6 +188,8 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
     if (event.group_api.type() == HandleType::group_api) {
       b->last_group = event.group_api.payload();
       if (b->first_group == 0) b->first_group = b->last_group;
+    } else {
+      b->groupless = true;
     }
   }
   next_op_++;
@@ -282,6 +285,8 @@ std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
   slot.results_launched.store(0, std::memory_order_relaxed);
   slot.results_open.store(b->results_wanted, std::memory_order_relaxed);
   slot.result_failed.store(false, std::memory_order_relaxed);
+  slot.result_ambiguous.store(false, std::memory_order_relaxed);
+  slot.inline_entries = 0;
   slot.result_ctas = 0;
   gate::GateSlot& shared = channel_->slot(index);
   shared.entries = 0;
@@ -319,8 +324,17 @@ void Communicator::publish(std::uint32_t index) {
   Slot& slot = tables_.slots[index];
   if (slot.state.load(std::memory_order_relaxed) != SlotState::open) return;
   slot.state.store(SlotState::published, std::memory_order_release);
+  const std::uint32_t entries = slot.entries.load(std::memory_order_relaxed);
+  if (slot.inline_entries != 0 || entries == 0) {
+    if (slot.inline_entries != entries) {
+      slot.result_ambiguous.store(true, std::memory_order_release);
+      for (std::uint32_t i = 0; i < entries; i++) channel_->entry(slot.first_entry + i).output = 0;
+    }
+    // Inline: the launch just made has completed all of its results.
+    slot.results_open.store(false, std::memory_order_release);
+  }
   gate::GateSlot& shared = channel_->slot(index);
-  shared.entries = slot.entries.load(std::memory_order_relaxed);
+  shared.entries = entries;
   std::atomic_ref<std::uint32_t>(shared.state).store(gate::kSlotPublished, std::memory_order_release);
 }
 
@@ -354,26 +368,29 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);
   t_links.launching_communicator = id_;
-  t_links.launching_batch = current_;
+  t_links.launching_batch = kNoBatch;
   t_links.launching_stream = stream;
   const Handle handle(HandleType::kernel_launch, id_, 0);
   Batch* b = batch(current_);
   if (b == nullptr) return handle;
+  b->closed = true;
+  // Sends and receives of a later group carry none of the calls: no gate may wait for those in front of them, and they
+  // complete no result.
+  if (!belongs(*b, group_api)) return handle;
+  const bool before_callbacks = b->all_inline();
   b->launches++;
-  // Sends and receives are launched without a call that is announced: they complete no result of this batch.
-  const bool completes = belongs(*b, group_api);
+  t_links.launching_batch = b->serial;
   if (b->slot != kNoSlot && tables_.slots[b->slot].state.load(std::memory_order_relaxed) == SlotState::open) {
     // The earlier launch's gate still waits for this batch's buffers; an earlier gate is as good as a second one.
-    t_links.launching_slot = b->slot;
-    if (completes) t_links.result_slot = b->slot;
+    t_links.launching_slot = t_links.result_slot = b->slot;
     return handle;
   }
   // Buffers that came before the launch (host callbacks) need no waiting gate, even when launches block.
   const Missed reason = reason_not_to_gate(*b);
   if (reason != Missed::none) miss_unplaced(b, reason, reason == Missed::launch_blocking);
   if (b->eligible == b->placed) {
-    // Host callbacks told all buffers before the batch's first launch; any of its launches may complete their results.
-    if (completes && !b->seen_inline) t_links.result_slot = b->slot;
+    // Host callbacks told all buffers before this launch; it may complete their results.
+    t_links.result_slot = b->slot;
     return handle;
   }
 
@@ -382,8 +399,8 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
     miss_unplaced(b, Missed::backlog, false);
     return handle;
   }
-  t_links.launching_slot = index;
-  if (completes) t_links.result_slot = index;
+  tables_.slots[index].before_callbacks = before_callbacks;
+  t_links.launching_slot = t_links.result_slot = index;
   for (std::uint32_t i = 0; i < b->ops; i++) {
     Op& op = op_of(*b, i);
     if (op.eligible && op.addressed && !op.placed) place(&op, b, index);
@@ -501,6 +518,7 @@ void Communicator::kernel_launch_stop() {
   t_links.launch_valid = ours;
   t_links.launch_communicator = id_;
   t_links.launch_slot = t_links.launching_slot;
+  t_links.launch_batch = t_links.launching_batch;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
 }
 
@@ -508,7 +526,7 @@ Handle Communicator::group_start() {
   t_links.group_communicator = id_;
   t_links.group_inline = t_links.launch_valid && t_links.launch_communicator == id_;
   t_links.group_slot = t_links.group_inline ? t_links.launch_slot : kNoSlot;
-  t_links.group_batch = kNoBatch;
+  t_links.group_batch = t_links.group_inline ? t_links.launch_batch : kNoBatch;
   t_links.launch_valid = false;
   return Handle(HandleType::group, id_, 0);
 }
@@ -533,30 +551,39 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
   op->send = send_address;
   op->recv = recv_address;
   op->addressed = true;
-  t_links.group_batch = b->serial;
-  if (t_links.group_inline) b->seen_inline = true;
-  const std::uint32_t index = t_links.group_inline ? t_links.group_slot : b->slot;
-  if (index == kNoSlot) return handle;
-  Slot& slot = tables_.slots[index];
-  if (slot.batch != b->serial || slot.state.load(std::memory_order_relaxed) != SlotState::open ||
-      slot.entries.load(std::memory_order_relaxed) >= slot.capacity) {
+  const bool told_inline = t_links.group_inline;
+  if (!told_inline) t_links.group_batch = b->serial;
+  const std::uint32_t index = told_inline ? t_links.group_slot : b->slot;
+  // Where all launches so far told their buffers inline, this one's is still to come and will place it.
+  if (!told_inline && b->all_inline()) return handle;
+  if (index == kNoSlot || tables_.slots[index].batch != b->serial ||
+      tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::open ||
+      tables_.slots[index].entries.load(std::memory_order_relaxed) >= tables_.slots[index].capacity ||
+      (!told_inline && !tables_.slots[index].before_callbacks)) {
     miss(op, b, Missed::ambiguous);
     return handle;
   }
   place(op, b, index);
+  if (told_inline) tables_.slots[index].inline_entries++;
   return handle;
+}
+
+void Communicator::copy_engine_start(Handle coll_api) {
+  const std::lock_guard lock(mutex_);
+  if (Op* op = op_of(coll_api); op != nullptr) miss(op, batch(op->batch), Missed::copy_engine);
 }
 
 void Communicator::group_stop() {
   if (t_links.group_communicator != id_) return;
   const std::lock_guard lock(mutex_);
-  if (t_links.group_inline) {
-    // All of this launch's buffers are told; a batch of several launches gets a slot for each.
-    if (t_links.group_slot != kNoSlot) {
-      publish(t_links.group_slot);
-      tables_.slots[t_links.group_slot].results_open.store(false, std::memory_order_release);
-    }
-  } else if (Batch* b = batch(t_links.group_batch); b != nullptr && b->slot != kNoSlot && b->placed == b->eligible) {
+  Batch* b = batch(t_links.group_batch);
+  if (b != nullptr && t_links.group_inline) {
+    b->inline_launches++;
+    // A batch of several launches gets a slot for each, as long as all of them tell their buffers inline. Where an
+    // earlier launch's are still to come by a callback, the slot waits for them: theirs is the only gate in time.
+    const bool complete = b->all_inline() || b->placed == b->eligible;
+    if (t_links.group_slot != kNoSlot && complete) publish(t_links.group_slot);
+  } else if (b != nullptr && b->slot != kNoSlot && b->placed == b->eligible) {
     publish(b->slot);
   }
   t_links.group_slot = kNoSlot;
@@ -573,10 +600,15 @@ void Communicator::expire(std::uint32_t slot) {
   // The only place where the collector takes this mutex, after a failure that callbacks no longer wait for.
   const std::lock_guard lock(mutex_);
   if (tables_.slots[slot].state.load(std::memory_order_relaxed) != SlotState::open) return;
-  if (Batch* b = batch(tables_.slots[slot].batch); b != nullptr && b->slot == slot) {
+  Batch* b = batch(tables_.slots[slot].batch);
+  if (b == nullptr || b->slot != slot) {
+    cancel(slot);
+  } else if (!b->captured) {
     give_up(b);
   } else {
-    cancel(slot);
+    // A graph's host functions come before its gates, so what they left untold is told by no replay.
+    miss_unplaced(b, Missed::no_events, false);
+    tables_.slots[slot].entries.load(std::memory_order_relaxed) != 0 ? publish(slot) : cancel(slot);
   }
 }
 

@@ -50,10 +50,13 @@ class Communicator {
   Handle group_start();
   void group_stop();
   Handle coll_start(Handle coll_api, const void* send, const void* recv);
+  // The call is carried out by copy engines: no launch of a kernel and no Coll follow.
+  void copy_engine_start(Handle coll_api);
 
   // No callback follows: what is still open is given up.
   void give_up_all();
-  // The direct slot's gate has timed out and its buffers were not told since: its collectives are given up.
+  // The slot's gate has timed out and its buffers were not told since: its collectives are given up. Of a captured slot
+  // those that were told stay: later replays measure them.
   void expire(std::uint32_t slot);
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
   void release_captured_slot(std::uint32_t slot);
@@ -73,12 +76,17 @@ class Communicator {
     std::uint64_t first_op = 0;        // ordinal
     std::uint32_t first_captured = 0;  // captured: index of the first op in the table of captured ops
     std::uint32_t ops = 0;
-    std::uint32_t eligible = 0, placed = 0, launches = 0;
+    std::uint32_t eligible = 0, placed = 0;
+    std::uint32_t launches = 0;         // that can carry its calls
+    std::uint32_t inline_launches = 0;  // of these, those whose Group came inline
+    bool closed = false;                // a launch has followed: calls from now on are another batch's
     bool results_wanted = false;
     std::uint64_t first_group = 0, last_group = 0;  // GroupApi events that its calls belong to; 0: none
+    bool groupless = false;  // calls without one: their group began on an unmeasured communicator
     std::uint32_t slot = kNoSlot;
     bool captured = false;
-    bool seen_inline = false;
+    // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
+    bool all_inline() const { return inline_launches == launches; }
   };
   static constexpr std::uint32_t kDirectBatches = 256;
   static constexpr std::uint32_t kCapturedBatches = 1024;

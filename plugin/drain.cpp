@@ -148,6 +148,7 @@ void Drain::take_slot_status(const gate::Result& result) {
   if (captured) {
     const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
     ring_->count_missed(reason, one_entry ? 1 : slot.capacity);
+    if (view.timed_out) communicator_->expire(result.slot);
     view = SlotView{.dropped = view.dropped};
   }
 }
@@ -292,6 +293,7 @@ void Drain::end_entries(std::uint32_t index) {
 
 void Drain::end_results(const Slot& slot, Missed missed) {
   if (slot.result_failed.load(std::memory_order_acquire)) missed = Missed::launch_failed;
+  if (slot.result_ambiguous.load(std::memory_order_acquire)) missed = Missed::ambiguous;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   const std::uint32_t last = slot.last_result_launch.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < entries; i++)

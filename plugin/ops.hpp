@@ -68,9 +68,13 @@ struct Slot {
   std::atomic<std::uint32_t> last_result_launch{0};
   std::atomic<bool> results_open{false};
   std::atomic<bool> result_failed{false};
+  // Buffers told inline lie beside buffers told by host callbacks: no launch is known to complete the results of both.
+  std::atomic<bool> result_ambiguous{false};
   std::uint32_t first_entry = 0, capacity = 0;
   std::uint32_t arena_entries = 0;  // capacity, and what was left unused at the arena's end before it
   std::atomic<std::uint32_t> entries{0};
+  std::uint32_t inline_entries = 0;  // of these, told inline
+  bool before_callbacks = false;     // its gate precedes every launch whose buffers a host callback tells
   std::uint32_t batch = 0;
   std::uint64_t arrivals[2] = {};                    // thread blocks launched so far, by pass; stays over reuse
   std::uint32_t result_kernel = 0, result_ctas = 0;  // of all result passes; 0 thread blocks: none yet
