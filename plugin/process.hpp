@@ -59,7 +59,9 @@ class Process {
   };
 
   Process();
+  static Role role_of(const InitCall& call, const Config& config, const Log& log);
   void collect();
+  void look_at_control();
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
   Entry* free_entry();
@@ -76,7 +78,7 @@ class Process {
   bool settings_reported_ = false;
   bool stop_ = false;  // the process ends; the collector outlives all communicators
   std::thread collector_;
-  std::atomic<bool> switched_off_{false};
+  SharedState shared_;
   std::atomic<bool> forked_{false};
 };
 
