@@ -89,6 +89,8 @@ class Communicator {
   Handle group_start();
   void group_stop();
   Handle coll_start(Handle coll_api, const void* send, const void* recv);
+  // The call is carried out by copy engines: no launch of a kernel and no Coll follow.
+  void copy_engine_start(Handle coll_api);
 
   // Instead of the events above, around the call that makes NCCL launch: numbers the calls and puts one input pass over
   // them on `stream`, with nothing to wait for; then, on the same thread, behind a launch that has been made, the
@@ -122,14 +124,18 @@ class Communicator {
     std::uint64_t first_op = 0, end_op = 0;                       // direct: indexes, those of its ops among them
     std::uint32_t first_captured = kNoOp, last_captured = kNoOp;  // captured: a list by Op::next
     std::uint32_t slots = 0;                                      // captured: that graphs hold
-    std::uint32_t eligible = 0, placed = 0, launches = 0;
+    std::uint32_t eligible = 0, placed = 0;
+    std::uint32_t launches = 0;         // that may carry its calls
+    std::uint32_t inline_launches = 0;  // of these, those whose Group came inline
+    bool closed = false;                // a launch has followed: later calls are another batch's
     bool results_wanted = false;
     // GroupApi events of the calls before its first launch, also of those that aren't recorded; 0: none.
     std::uint64_t first_group = 0, last_group = 0;
     std::uint32_t slot = kNoSlot;
     bool captured = false;
-    bool seen_inline = false;
     bool ends_later = false;  // its results stay open until end_calls()
+    // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
+    bool all_inline() const { return inline_launches == launches; }
   };
   static constexpr std::uint32_t kDirectBatches = 256;
   static constexpr std::uint32_t kCapturedBatches = 1024;
@@ -177,6 +183,8 @@ class Communicator {
   bool result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const;
   bool belongs(const Batch& b, Handle group_api) const;
   void close_results(const Batch& b);
+  // Nothing says which launch completes them.
+  void drop_results(std::uint32_t slot);
   BegunCalls hand_over_launch();
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);

@@ -95,7 +95,7 @@ void* Process::open(const InitCall& call, int* mask) {
 
   std::unique_lock lock(mutex_);
   // NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
-  *mask = open_ > 0 ? kActivationMask : 0;
+  *mask = open_ > 0 ? activation_mask(call.profiler_abi) : 0;
   Entry* entry = ring != nullptr ? free_entry() : nullptr;
   if (ring != nullptr && entry == nullptr) why = "too many communicators in this process";
   if (entry != nullptr && !collector_.joinable()) {
@@ -134,7 +134,7 @@ void* Process::open(const InitCall& call, int* mask) {
   entry->live.store(entry->communicator.get(), std::memory_order_release);
   wake_.notify_all();
   lock.unlock();
-  *mask = kActivationMask;
+  *mask = activation_mask(call.profiler_abi);
   const auto say = call.rank == 0 ? &Log::notice : &Log::info;
   (log.*say)(
       "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "

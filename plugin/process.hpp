@@ -83,7 +83,10 @@ class Process {
   std::atomic<bool> forked_{false};
 };
 
-// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch.
-inline constexpr int kActivationMask = 1 | 2 | 256 | 512 | 2048;
+// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch; of v6 CeColl, all that
+// follows the call of a collective that copy engines carry out.
+constexpr int activation_mask(std::uint32_t profiler_abi) {
+  return 1 | 2 | 256 | 512 | 2048 | (profiler_abi >= 6 ? 4096 : 0);
+}
 
 }  // namespace gradprobe
