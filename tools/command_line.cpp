@@ -49,6 +49,11 @@ bool is_launcher(const std::string& name) {
   return std::find(std::begin(kLaunchers), std::end(kLaunchers), name) != std::end(kLaunchers);
 }
 
+bool is_shell(const std::string& name) {
+  constexpr std::string_view kShells[] = {"sh", "bash", "dash", "zsh", "ksh", "fish"};
+  return std::find(std::begin(kShells), std::end(kShells), name) != std::end(kShells);
+}
+
 bool is_python(const std::string& name) {
   std::string_view rest(name);
   if (rest.starts_with("python")) {
@@ -106,6 +111,23 @@ std::size_t next_program(const std::vector<std::string>& words, std::size_t at, 
   return words.size();
 }
 
+// Version managers put shell scripts in the place of Python's programs, those of launchers and of Python alike.
+void take_python_beside(Program* program) {
+  constexpr std::string_view kPythonPrograms[] = {"torchrun", "accelerate", "deepspeed", "horovodrun", "colossalai"};
+  const std::string name = base_name(program->interpreter_of);
+  if (std::find(std::begin(kPythonPrograms), std::end(kPythonPrograms), name) == std::end(kPythonPrograms)) return;
+  const std::string folder = program->interpreter_of.substr(0, program->interpreter_of.size() - name.size());
+  for (const char* python : {"python", "python3"}) {
+    std::string why;
+    const std::string beside = find_executable(folder + python, Environment(), &why);
+    if (folder.empty() || beside.empty()) continue;
+    program->executable = beside;
+    program->python = true;
+    program->shell_script = false;
+    return;
+  }
+}
+
 }  // namespace
 
 std::string base_name(const std::string& path) {
@@ -144,7 +166,10 @@ Program find_program(const std::vector<std::string>& words, Environment* environ
   program.python = is_python(base_name(words[at]));
   if (program.python) return program;
   const std::vector<std::string> interpreter = script_interpreter(program.executable);
-  if (interpreter.empty()) return program;
+  if (interpreter.empty()) {
+    program.shell_script = is_shell(base_name(words[at]));
+    return program;
+  }
   std::string name = interpreter[0];
   if (base_name(name) == "env") {
     const auto word = std::find_if(interpreter.begin() + 1, interpreter.end(),
@@ -161,7 +186,8 @@ Program find_program(const std::vector<std::string>& words, Environment* environ
   program.interpreter_of = program.executable;
   program.executable = found;
   program.python = is_python(base_name(name));
-  program.shell_script = !program.python;
+  program.shell_script = is_shell(base_name(name));
+  if (program.shell_script) take_python_beside(&program);
   return program;
 }
 

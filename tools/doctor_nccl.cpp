@@ -49,14 +49,14 @@ class NcclCheck {
       look_at_process();
     else
       look_at_command();
+    if (patient_.command.empty() && patient_.pid == 0)
+      diagnosis_.note("command",
+                      "none given, so NCCL is looked for on the library search path; give yours: gradprobe doctor -- "
+                      "torchrun train.py");
     report_nccl();
     check_plugin_file();
     check_setting();
     check_chain();
-    if (!patient_.command.empty() || patient_.pid != 0) return;
-    diagnosis_.note("command",
-                    "none given, so NCCL was looked for on the library search path; "
-                    "give yours: gradprobe doctor -- torchrun train.py");
   }
 
  private:
@@ -294,7 +294,7 @@ class NcclCheck {
     }
     const PluginChoice choice = resolve_plugin(setting, version, *libraries_, found_.nccl.path);
     std::string tried;
-    for (const std::string& name : choice.tried) tried += (tried.empty() ? "" : ", ") + name;
+    for (const std::string& name : choice.tried) tried += (tried.empty() ? "" : " and no ") + name;
     if (choice.disabled) {
       setting_problem(shown + " switches profiler plugins off");
     } else if (choice.built_in) {
@@ -305,7 +305,7 @@ class NcclCheck {
           fmt::format("export LD_LIBRARY_PATH=FOLDER:$LD_LIBRARY_PATH NCCL_PROFILER_PLUGIN={}", kPluginFile));
     } else if (choice.path.empty()) {
       const bool name_only = setting.set && version.known() && !version.at_least(2, 26);
-      setting_problem(fmt::format("{}: no such library on dlopen's search path (tried: {}){}", shown, tried,
+      setting_problem(fmt::format("{}: dlopen finds no {}{}", shown, tried,
                                   name_only ? fmt::format("; NCCL {} doesn't complete names", version.text) : ""));
     } else if (!choice.broken.empty()) {
       setting_problem(fmt::format("{}: {} {}", shown, choice.path, choice.broken));

@@ -122,7 +122,10 @@ std::string ElfFile::parse(bool* foreign) {
   if (header.e_phentsize == sizeof(Elf64_Phdr)) {
     for (std::uint64_t i = 0; i < header.e_phnum; i++) {
       Elf64_Phdr segment{};
-      if (!read(header.e_phoff + i * sizeof segment, &segment, sizeof segment)) break;
+      if (!read(header.e_phoff + i * sizeof segment, &segment, sizeof segment)) {
+        truncated_ = true;
+        break;
+      }
       if (segment.p_type == PT_LOAD) {
         loads.push_back({segment.p_offset, segment.p_filesz});
         addresses.push_back(segment.p_vaddr);

@@ -85,7 +85,8 @@ class Run {
     if (!place_.one_of_many() || place_.rank == 0) say_what_changed();
     const CommandEnd end = run_command(options_.command, environment_.entries());
     if (!end.started()) {
-      print_note("run: " + end.error + "; check its spelling and PATH");
+      print_note("run: " + end.error +
+                 (end.exit_code == 127 ? "; check its spelling and PATH" : "; check that it is an executable file"));
       if (created_) ::rmdir(folder_.c_str());
       return end.exit_code;
     }
