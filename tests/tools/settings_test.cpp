@@ -132,7 +132,7 @@ TEST(Settings, NearestNameIsTheOneMeant) {
                                                         {"GRADPROBE_DIRS", "GRADPROBE_DIR"},
                                                         {"GRADPROBE_dir", ""},
                                                         {"GRADPROBE_COLOUR_OF_THE_SKY", ""},
-                                                        {"GRADPROBE_", ""},
+                                                        {"GRADPROBE_", "GRADPROBE"},
                                                         {"GRADPROBE_" + std::string(100000, 'X'), ""}})
     EXPECT_EQ(tool::nearest_setting(wrong), meant) << wrong.substr(0, 60);
 }
