@@ -59,7 +59,9 @@ class Process {
   };
 
   Process();
+  static Role role_of(const InitCall& call, const Config& config, const Log& log);
   void collect();
+  void look_at_control();
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
   Entry* free_entry();
@@ -76,11 +78,14 @@ class Process {
   bool settings_reported_ = false;
   bool stop_ = false;  // the process ends; the collector outlives all communicators
   std::thread collector_;
-  std::atomic<bool> switched_off_{false};
+  SharedState shared_;
   std::atomic<bool> forked_{false};
 };
 
-// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch.
-inline constexpr int kActivationMask = 1 | 2 | 256 | 512 | 2048;
+// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch; of v6 CeColl, all that
+// follows the call of a collective that copy engines carry out.
+constexpr int activation_mask(std::uint32_t profiler_abi) {
+  return 1 | 2 | 256 | 512 | 2048 | (profiler_abi >= 6 ? 4096 : 0);
+}
 
 }  // namespace gradprobe
