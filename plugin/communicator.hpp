@@ -9,16 +9,21 @@
 #include <gradprobe/step_detector.hpp>
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "config.hpp"
+#include "control.hpp"
 #include "gate_channel.hpp"
 #include "handle.hpp"
 #include "log.hpp"
 #include "marks.hpp"
 #include "ops.hpp"
+#include "selection.hpp"
+#include "traffic_role.hpp"
 
 namespace gradprobe {
 
@@ -26,22 +31,56 @@ struct CollApiEvent {
   Function function = Function::unknown;
   Datatype datatype = Datatype::unknown;
   std::uint64_t count = 0;  // as in the API call: elements
+  int root = 0;             // of broadcast and reduce
   bool captured = false;
   Handle group_api;
+  bool provisional = false;    // NCCL may still refuse it: no record is written before end_calls()
+  bool result_follows = true;  // a result pass behind its launch would see its result
+};
+
+// A collective call whose buffers are known when it is made (the preload library).
+struct KnownCall {
+  Function function = Function::unknown;
+  Datatype datatype = Datatype::unknown;
+  std::uint64_t count = 0;  // as in the API call: elements
+  int root = 0;             // of broadcast and reduce
+  const void* send = nullptr;
+  const void* recv = nullptr;
+};
+
+// Calls on one stream from begin_calls() to end_calls().
+struct BegunCalls {
+  std::uint32_t batch = 0;
+  std::uint32_t slot = kNoSlot;  // whose results are to be measured
+  std::uint64_t end_op = 0;      // index behind the last call
+};
+
+enum class CallOutcome {
+  launched,   // NCCL's kernel is on the stream
+  launching,  // it will be, by a thread of NCCL's
+  refused,    // NCCL returned an error
 };
 
 struct CommunicatorIdentity {
   std::uint64_t comm_id = 0;
-  std::uint32_t rank = 0, nranks = 0;
+  std::uint32_t rank = 0, nranks = 0, nnodes = 0;
+  std::uint32_t profiler_abi = 0;
+  Role role = Role::undecided;  // decided already by the name or the user
+};
+
+// What the communicators of a process share.
+struct SharedState {
+  std::atomic<bool> switched_off{false};        // once true, nothing is gated any more
+  std::atomic<std::uint32_t> communicators{0};  // that are open
+  Control control;
+  // Called by CUDA when a graph is gone; gets a Handle of type context whose payload is the slot that the graph held.
+  void (*graph_gone)(void* token) = nullptr;
 };
 
 class Communicator {
  public:
-  // `switched_off` is the process's switch: once true, nothing is gated any more. `graph_gone` gets a Handle of type
-  // context whose payload is the slot that a destroyed graph held.
   Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
-               std::unique_ptr<GateChannel> channel, const Log& log, std::atomic<bool>* switched_off,
-               void (*graph_gone)(void* token));
+               std::unique_ptr<GateChannel> channel, const Log& log, SharedState* shared);
 
   Handle group_api_start();
   void group_api_stop();
@@ -51,10 +90,21 @@ class Communicator {
   Handle group_start();
   void group_stop();
   Handle coll_start(Handle coll_api, const void* send, const void* recv);
+  // The call is carried out by copy engines: no launch of a kernel and no Coll follow.
+  void copy_engine_start(Handle coll_api);
+
+  // Instead of the events above, around the call that makes NCCL launch: numbers the calls and puts one input pass over
+  // them on `stream`, with nothing to wait for; then, on the same thread, behind a launch that has been made, the
+  // result pass. Several begin_calls() may precede their end_calls(), which come in the same order.
+  BegunCalls begin_calls(std::span<const KnownCall> calls, bool captured, bool result_follows, void* stream);
+  void end_calls(const BegunCalls& begun, CallOutcome outcome, void* stream);
+  // What the collectives in flight leave in their outputs doesn't count any more: they are being aborted.
+  void void_results();
 
   // No callback follows: what is still open is given up.
   void give_up_all();
-  // The direct slot's gate has timed out and its buffers were not told since: its collectives are given up.
+  // The slot's gate has timed out and its buffers were not told since: its collectives, of a captured slot those that
+  // were not told, are given up.
   void expire(std::uint32_t slot);
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
   void release_captured_slot(std::uint32_t slot);
@@ -63,38 +113,69 @@ class Communicator {
   const CommunicatorIdentity& identity() const { return identity_; }
   OpTables& tables() { return tables_; }
   // From any thread but NCCL's callbacks.
-  void push_mark(const Mark& mark) { marks_.push(mark, tables_.announced); }
+  void push_mark(const Mark& mark) { marks_.push(mark, tables_.announced, tables_.calls); }
   MarkQueue& marks() { return marks_; }
   GateChannel& channel() { return *channel_; }
   std::unique_ptr<GateChannel> take_channel() { return std::move(channel_); }
   const Log& log() const { return log_; }
+  const Control& control() const { return shared_->control; }
   bool graphs_alive();
 
  private:
   // All collective calls since the communicator's last launch.
   struct Batch {
     std::uint32_t serial = 0;
-    std::uint64_t first_op = 0;        // ordinal
-    std::uint32_t first_captured = 0;  // captured: index of the first op in the table of captured ops
-    std::uint32_t ops = 0;
-    std::uint32_t eligible = 0, placed = 0, launches = 0;
+    std::uint64_t first_op = 0, end_op = 0;                       // direct: indexes, those of its ops among them
+    std::uint32_t first_captured = kNoOp, last_captured = kNoOp;  // captured: a list by Op::next
+    std::uint32_t slots = 0;                                      // captured: that graphs hold
+    std::uint32_t eligible = 0, placed = 0;
+    std::uint32_t launches = 0;         // that may carry its calls
+    std::uint32_t inline_launches = 0;  // of these, those whose Group came inline
+    bool closed = false;                // a launch has followed: later calls are another batch's
     bool results_wanted = false;
-    std::uint64_t first_group = 0, last_group = 0;  // GroupApi events that its calls belong to; 0: none
+    // GroupApi events of the calls before its first launch, also of those that aren't recorded; 0: none.
+    std::uint64_t first_group = 0, last_group = 0;
     std::uint32_t slot = kNoSlot;
     bool captured = false;
-    bool seen_inline = false;
+    bool ends_later = false;  // its results stay open until end_calls()
+    // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
+    bool all_inline() const { return inline_launches == launches; }
   };
   static constexpr std::uint32_t kDirectBatches = 256;
   static constexpr std::uint32_t kCapturedBatches = 1024;
   static constexpr std::uint32_t kCapturedBit = 1u << 31;
   static constexpr std::uint32_t kNoBatch = 0;
-  static constexpr std::uint64_t kCapturedOp = std::uint64_t{1} << 43;  // in a CollApi handle's payload
+  // In a CollApi handle's payload: a captured op's place, and its ordinal's lowest bits above.
+  static constexpr std::uint64_t kCapturedOp = std::uint64_t{1} << 43;
+  static constexpr unsigned kCapturedOpBits = 12;
+  static_assert(kCapturedOps == 1u << kCapturedOpBits);
 
   Batch* batch(std::uint32_t serial);
   Batch* open_batch(bool captured);
-  Op& op_of(const Batch& b, std::uint32_t i);
+  Batch* new_captured_batch(std::uint32_t* serial);
+  void free_captured_batch(Batch* b);
+  Op* new_captured_op(Batch* b);
+  void reclaim_captured_slots();
+  std::uint32_t take_captured_entries(std::uint32_t entries);
+  template <typename F>
+  void for_each_op(const Batch& b, const F& f) {
+    if (b.captured) {
+      for (std::uint32_t i = b.first_captured; i != kNoOp; i = tables_.captured[i].next) f(tables_.captured[i]);
+    } else {
+      // Between them may be ops without a record.
+      for (std::uint64_t i = b.first_op; i < b.end_op; i++)
+        if (Op& op = tables_.direct_op(i); op.index == i && op.batch == b.serial) f(op);
+    }
+  }
   Op* op_of(Handle coll_api);
+  std::uint64_t captured_payload(const Op& op) const;
+  std::uint64_t input_count(const CollApiEvent& event) const;
+  Missed leave_out(const CollApiEvent& event);
+  StepDetector::Position position_of(const CollApiEvent& event);
+  bool pass_by(const CollApiEvent& event, const StepDetector::Position& at) const;
+  Handle announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at);
   void classify(const CollApiEvent& event, Op* op) const;
+  void follow_control(const StepDetector::Position& at);
   void miss(Op* op, Batch* b, Missed reason);
   void miss_unplaced(Batch* b, Missed reason, bool keep_addressed);
   void give_up(Batch* b);
@@ -104,9 +185,12 @@ class Communicator {
   void publish(std::uint32_t slot);
   void cancel(std::uint32_t slot);
   MeasurePlan plan(const Batch& b, gate::Pass pass);
-  bool result_due(const Op& op);
-  static bool belongs(const Batch& b, Handle group_api);
+  bool result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const;
+  bool belongs(const Batch& b, Handle group_api) const;
   void close_results(const Batch& b);
+  // Nothing says which launch completes them.
+  void drop_results(std::uint32_t slot);
+  BegunCalls hand_over_launch();
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
   void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);
@@ -120,26 +204,35 @@ class Communicator {
   const bool launch_blocking_;
   const std::uint64_t seed_;
   const std::uint32_t max_ctas_;
-  const std::uint32_t result_every_;
   const std::uint64_t slow_launch_ns_;
+  const Selection selection_;
   std::unique_ptr<GateChannel> channel_;
   const Log log_;
-  std::atomic<bool>* switched_off_;
-  void (*const graph_gone_)(void* token);  // called by CUDA when a graph that holds a slot is destroyed
+  SharedState* const shared_;
+
+  // Of the thread that calls the communicator, as NCCL's users must do it: one at a time, without a mutex.
+  TrafficRole traffic_;
+  StepDetector steps_;  // of the ops launched directly
+  Sampling sampling_, next_sampling_;
+  std::uint32_t control_version_ = 0;
+  bool sampling_changes_ = false;
+  // GroupApi events of the calls since the last launch.
+  std::atomic<std::uint64_t> first_group_{0}, last_group_{0};
 
   std::mutex mutex_;
   OpTables tables_;
   MarkQueue marks_;
   std::unique_ptr<Batch[]> direct_batches_ = std::make_unique<Batch[]>(kDirectBatches);
   std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);
-  std::uint32_t direct_batches_opened_ = 0, captured_batches_opened_ = 0;
+  std::uint32_t direct_batches_opened_ = 0;
+  std::uint32_t captured_generation_ = 0, captured_batch_at_ = 0;
   std::uint32_t current_ = kNoBatch;
-  std::uint64_t next_op_ = 0;
-  StepDetector steps_;  // of the ops launched directly; only used with result_every_ > 1
-  std::uint32_t captured_ops_ = 0;
+  std::uint64_t next_op_ = 0;  // index; `announced` lies behind while calls are provisional
   std::uint64_t direct_entries_used_ = 0, direct_entries_freed_ = 0;  // running totals; the arena is a ring
   std::uint64_t reclaimed_slots_ = 0;
-  std::uint32_t captured_slots_used_ = 0, captured_entries_used_ = 0;
+  std::uint32_t free_captured_op_ = kNoOp;  // a list by Op::next
+  std::bitset<kCapturedEntries> captured_entries_;
+  std::uint32_t reclaimed_captured_slots_ = 0;
   bool launch_failed_ = false;
   bool overflowed_ = false;
 };

@@ -127,13 +127,21 @@ CUresult GateChannel::launch(const PassLaunch& pass, CUstream stream, std::uint3
   params.result_capacity = kResults;
   params.sketch_floats = sketch_floats_;
   params.workspace_ctas = max_ctas_;
-  params.flags = flags_;
+  params.flags = flags_ | (pass.replayed ? gate::kReplayed : 0);
   params.launch = *number = launches_.fetch_add(1, std::memory_order_relaxed) + 1;
   params.pass = pass.pass;
-  params.every = pass.every;
   void* arguments[] = {&params};
   return cuda_.launch_kernel(kernels_[pass.kernel], pass.ctas, 1, 1, gate::kThreads, 1, 1, 0, stream, arguments,
                              nullptr);
+}
+
+bool GateChannel::capture_status(CUstream stream, bool* captured) const {
+  const ScopedContext context(cuda_, context_);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (cuda_.stream_is_capturing(stream, &status) != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+    return false;
+  *captured = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return true;
 }
 
 std::uint32_t GateChannel::workspace_of(CUstream stream) {

@@ -61,7 +61,7 @@ struct PassLaunch {
   std::uint32_t ctas = 1;
   std::uint32_t workspace = 0;
   std::uint64_t first_arrival = 0;
-  std::uint32_t every = 1;
+  bool replayed = false;  // by a graph: GateControl says which runs are measured
 };
 
 class GateChannel {
@@ -76,6 +76,10 @@ class GateChannel {
   // Launches one pass on `stream`. Safe from any thread; may block as launches do. `*number` gets what the launch's
   // results say in gate::Result::launch.
   CUresult launch(const PassLaunch& pass, CUstream stream, std::uint32_t* number) const;
+
+  // Whether what is launched on `stream` becomes part of a graph. False when that can't be told: then a launch could
+  // end somebody's capture.
+  bool capture_status(CUstream stream, bool* captured) const;
 
   // The workspace of a stream: its own while there are enough, then that of the stream unused for longest. Not
   // thread-safe.

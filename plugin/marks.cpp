@@ -28,7 +28,7 @@ bool MarkQueue::number_step(Mark* mark) {
   return true;
 }
 
-void MarkQueue::push(Mark mark, const std::atomic<std::uint64_t>& announced) {
+void MarkQueue::push(Mark mark, const std::atomic<std::uint64_t>& announced, const std::atomic<std::uint64_t>& calls) {
   const std::lock_guard lock(mutex_);
   if (mark.kind == MarkKind::step && !number_step(&mark)) return;
   try {
@@ -41,18 +41,19 @@ void MarkQueue::push(Mark mark, const std::atomic<std::uint64_t>& announced) {
     lost_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  mark.op = announced.load(std::memory_order_acquire);
+  mark.index = announced.load(std::memory_order_acquire);
+  mark.op = calls.load(std::memory_order_acquire);
   mark.step = step_.load(std::memory_order_relaxed);
   queue_[pushed_ % kCapacity] = mark;
-  if (pushed_++ == taken_) next_.store(mark.op, std::memory_order_release);
+  if (pushed_++ == taken_) next_.store(mark.index, std::memory_order_release);
 }
 
-std::optional<Mark> MarkQueue::take(std::uint64_t op) {
-  if (next_.load(std::memory_order_acquire) > op) return std::nullopt;
+std::optional<Mark> MarkQueue::take(std::uint64_t index) {
+  if (next_.load(std::memory_order_acquire) > index) return std::nullopt;
   const std::lock_guard lock(mutex_);
-  if (pushed_ == taken_ || queue_[taken_ % kCapacity].op > op) return std::nullopt;
+  if (pushed_ == taken_ || queue_[taken_ % kCapacity].index > index) return std::nullopt;
   const Mark mark = queue_[taken_++ % kCapacity];
-  next_.store(pushed_ == taken_ ? kNone : queue_[taken_ % kCapacity].op, std::memory_order_release);
+  next_.store(pushed_ == taken_ ? kNone : queue_[taken_ % kCapacity].index, std::memory_order_release);
   return mark;
 }
 

@@ -16,7 +16,8 @@ namespace gradprobe {
 
 struct Mark {
   MarkKind kind = MarkKind::none;
-  std::uint64_t op = 0;          // the communicator's first op after it
+  std::uint64_t op = 0;          // the communicator's first call after it
+  std::uint64_t index = 0;       // how many of the calls before it are among the collector's ops
   std::uint64_t number = kNone;  // step: as the application counts
   std::uint64_t step = kNone;    // in force behind it; never falls
   double value = 0;
@@ -32,11 +33,11 @@ class MarkQueue {
   static constexpr std::size_t kCapacity = 4096;
   static constexpr std::size_t kForSteps = 1024;  // places that only step marks take: without one, records would lie
 
-  // `announced` counts the communicator's ops so far.
-  void push(Mark mark, const std::atomic<std::uint64_t>& announced);
+  // `announced` and `calls` as in OpTables.
+  void push(Mark mark, const std::atomic<std::uint64_t>& announced, const std::atomic<std::uint64_t>& calls);
 
-  // The oldest mark, if it stands before op `op` or an earlier one.
-  std::optional<Mark> take(std::uint64_t op);
+  // The oldest mark, if it stands before the collector's op `index` or an earlier one.
+  std::optional<Mark> take(std::uint64_t index);
 
   // Step of the ops that are called now; kNone: no step mark yet.
   std::uint64_t step() const { return step_.load(std::memory_order_acquire); }
@@ -52,8 +53,8 @@ class MarkQueue {
   std::uint64_t pushed_ = 0, taken_ = 0;
   std::uint64_t last_number_ = kNone;  // of the step in force, as the application counts
   std::uint64_t offset_ = 0;           // from the application's numbers to ours
-  std::atomic<std::uint64_t> next_{
-      kNone};  // op of the oldest mark, kNone without one: tells the collector without a lock
+  // Index of the oldest mark, kNone without one: tells the collector without a lock.
+  std::atomic<std::uint64_t> next_{kNone};
   std::atomic<std::uint64_t> step_{kNone};
   std::atomic<std::uint64_t> lost_{0};
 };

@@ -20,6 +20,8 @@ constexpr auto kShortestSleep = std::chrono::microseconds(50);
 constexpr auto kLongestSleep =
     std::chrono::microseconds(1000);  // far below the time in which kResults results can come
 
+constexpr auto kControlPeriod = std::chrono::seconds(1);  // how often the control file is looked at
+
 // The application's signals are for its own threads.
 class BlockedSignals {
  public:
@@ -44,6 +46,7 @@ Process& Process::get() {
 }
 
 Process::Process() {
+  shared_.graph_gone = &Process::graph_gone;
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
   pthread_atfork(nullptr, nullptr, [] { get().forked_.store(true); });
   std::atexit([] { get().at_exit(); });
@@ -68,6 +71,10 @@ void* Process::open(const InitCall& call, int* mask) {
       for (const std::string& warning : config.warnings) log.warn("%s", warning.c_str());
   }
 
+  const Role role = role_of(call, config, log);
+  if (role == Role::activations) return nullptr;
+  shared_.control.configure(config.sampling, config.control_file);
+
   std::string why;
   std::unique_ptr<GateChannel> channel;
   if (const CudaDriver* cuda = CudaDriver::load(&why); cuda != nullptr)
@@ -88,7 +95,7 @@ void* Process::open(const InitCall& call, int* mask) {
 
   std::unique_lock lock(mutex_);
   // NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
-  *mask = open_ > 0 ? kActivationMask : 0;
+  *mask = open_ > 0 ? activation_mask(call.profiler_abi) : 0;
   Entry* entry = ring != nullptr ? free_entry() : nullptr;
   if (ring != nullptr && entry == nullptr) why = "too many communicators in this process";
   if (entry != nullptr && !collector_.joinable()) {
@@ -114,22 +121,51 @@ void* Process::open(const InitCall& call, int* mask) {
   const std::uint64_t capacity = ring->capacity();
   entry->gate_timeout_ms = config.gate_timeout_ms;
   entry->broken = false;
-  entry->communicator =
-      std::make_unique<Communicator>(id, CommunicatorIdentity{call.comm_id, call.rank, call.nranks}, config,
-                                     std::move(channel), log, &switched_off_, &Process::graph_gone);
+  entry->communicator = std::make_unique<Communicator>(id,
+                                                       CommunicatorIdentity{.comm_id = call.comm_id,
+                                                                            .rank = call.rank,
+                                                                            .nranks = call.nranks,
+                                                                            .nnodes = call.nnodes,
+                                                                            .profiler_abi = call.profiler_abi,
+                                                                            .role = role},
+                                                       config, std::move(channel), log, &shared_);
   entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config);
-  open_++;
+  shared_.communicators.store(++open_, std::memory_order_relaxed);
   go_live(entry);
   wake_.notify_all();
   lock.unlock();
-  *mask = kActivationMask;
+  *mask = activation_mask(call.profiler_abi);
   const auto say = call.rank == 0 ? &Log::notice : &Log::info;
   (log.*say)(
       "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
       "records)%s",
       kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
-      config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
+      config.launch_blocking && call.profiler_abi != 0
+          ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured"
+          : "");
   return Handle(HandleType::context, id, 0).opaque();
+}
+
+// Whether the communicator is to be measured, by what is known before its first call.
+Role Process::role_of(const InitCall& call, const Config& config, const Log& log) {
+  const char* by = "GRADPROBE_COMMS";
+  Role role = Role::gradients;
+  switch (config.comms.answer(call.comm_id, call.comm_name, call.nranks)) {
+    case CommFilter::Answer::measure:
+      return Role::gradients;
+    case CommFilter::Answer::automatic:
+      by = "its name (GRADPROBE_COMMS=all measures all)";
+      role = role_of_name(call.comm_name);
+      break;
+    case CommFilter::Answer::leave_out:
+      role = Role::activations;
+      break;
+  }
+  if (role == Role::activations)
+    log.info("rank %u: communicator %016llx of %u ranks (%s) is left out by %s", call.rank,
+             static_cast<unsigned long long>(call.comm_id), call.nranks,
+             call.comm_name.empty() ? "no name" : call.comm_name.c_str(), by);
+  return role;
 }
 
 Process::Entry* Process::free_entry() {
@@ -155,7 +191,7 @@ void Process::poll(Entry* entry, bool beat, bool* busy) {
   } catch (const std::exception& e) {
     // Out of memory: this communicator's records end here, training goes on.
     entry->broken = true;
-    switched_off_.store(true);
+    shared_.switched_off.store(true);
     entry->communicator->log().warn("rank %u: measuring ends for this process: %s",
                                     entry->communicator->identity().rank, e.what());
   }
@@ -163,10 +199,17 @@ void Process::poll(Entry* entry, bool beat, bool* busy) {
 
 void Process::collect() {
   auto sleep = kShortestSleep;
-  auto next_heartbeat = Clock::now();
+  auto next_heartbeat = Clock::now(), next_look = next_heartbeat;
   std::unique_lock lock(mutex_);
   while (!stop_) {
     bool busy = false;
+    if (open_ > 0 && Clock::now() >= next_look) {
+      // Without the mutex, which init and finalize need: a file system may take its time.
+      lock.unlock();
+      look_at_control();
+      next_look = Clock::now() + kControlPeriod;
+      lock.lock();
+    }
     const bool beat = Clock::now() >= next_heartbeat;
     if (beat) next_heartbeat = Clock::now() + std::chrono::seconds(1);
     for (Entry& entry : entries_)
@@ -177,6 +220,24 @@ void Process::collect() {
     } else {
       wake_.wait_for(lock, sleep, [this] { return stop_; });
     }
+  }
+}
+
+void Process::look_at_control() {
+  std::string message;
+  bool warn = false;
+  try {
+    if (!shared_.control.look(&message, &warn)) return;
+  } catch (const std::exception&) {
+    return;  // out of memory: the settings stay as they are
+  }
+  const std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.drain == nullptr) continue;
+    const Communicator& c = *entry.communicator;
+    const auto say = warn ? &Log::warn : c.identity().rank == 0 ? &Log::notice : &Log::info;
+    (c.log().*say)("rank %u: %s", c.identity().rank, message.c_str());
+    return;
   }
 }
 
@@ -211,7 +272,7 @@ void Process::close(void* context) {
     end_live(&entry);
     entry.drain.reset();
     channel = communicator->take_channel();
-    open_--;
+    shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
   GateChannel::close(std::move(channel), quiescent);
   const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;

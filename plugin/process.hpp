@@ -23,7 +23,7 @@ struct InitCall {
   std::uint64_t comm_id = 0;
   std::string comm_name;
   std::uint32_t rank = 0, nranks = 0, nnodes = 0;
-  std::uint32_t profiler_abi = 0;
+  std::uint32_t profiler_abi = 0;  // 0: the preload library
   NcclLogger logger = nullptr;
 };
 
@@ -35,6 +35,7 @@ class Process {
   // Starts measuring a communicator. Returns its context, null when it is not measured (the reason is logged).
   // `*mask` gets the events that NCCL shall report. Allocates, locks, calls CUDA: only for init.
   void* open(const InitCall& call, int* mask);
+  bool forked() const { return forked_.load(std::memory_order_relaxed); }
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
 
@@ -63,7 +64,9 @@ class Process {
   };
 
   Process();
+  static Role role_of(const InitCall& call, const Config& config, const Log& log);
   void collect();
+  void look_at_control();
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
   void push(const Mark& mark);
@@ -86,11 +89,14 @@ class Process {
   bool settings_reported_ = false;
   bool stop_ = false;  // the process ends; the collector outlives all communicators
   std::thread collector_;
-  std::atomic<bool> switched_off_{false};
+  SharedState shared_;
   std::atomic<bool> forked_{false};
 };
 
-// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch.
-inline constexpr int kActivationMask = 1 | 2 | 256 | 512 | 2048;
+// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch; of v6 CeColl, all that
+// follows the call of a collective that copy engines carry out.
+constexpr int activation_mask(std::uint32_t profiler_abi) {
+  return 1 | 2 | 256 | 512 | 2048 | (profiler_abi >= 6 ? 4096 : 0);
+}
 
 }  // namespace gradprobe

@@ -29,23 +29,27 @@ void StepFolder::mark(const Mark& mark, RecordHead* record) {
   record->flags |= kFlagStepConfirmed;
 }
 
-StepDetector::Position StepFolder::position_of(const RecordHead& record) {
-  if ((record.flags & kFlagCaptured) != 0 && !std::exchange(replays_, true) && marked_step_ != kNone) {
-    if (open_) write();
-    found_from_ = marked_step_ + 1;
-    marked_step_ = kNone;
-    detector_ = StepDetector(ops_per_step_);
-  }
+void StepFolder::begin_replays() {
+  if (std::exchange(replays_, true) || marked_step_ == kNone) return;
+  if (open_) write();
+  found_from_ = marked_step_ + 1;
+  marked_step_ = kNone;
+  detector_ = StepDetector(ops_per_step_);
+}
+
+StepDetector::Position StepFolder::position_of(Function function, Datatype datatype, std::uint64_t count) {
   if (marked_step_ != kNone) return {true, marked_step_, marked_ops_++, 0, false};
-  const CollectiveBody& body = record.collective;
-  StepDetector::Position p = detector_.feed(
-      step_signature(static_cast<Function>(body.function), static_cast<Datatype>(body.datatype), body.count));
+  StepDetector::Position p = detector_.feed(step_signature(function, datatype, count));
   if (p.confirmed) p.step += found_from_;
+  if (detector_.confirmed_now()) fold_pending();
   return p;
 }
 
 void StepFolder::feed(RecordHead* record, const float* sketch) {
-  const StepDetector::Position p = position_of(*record);
+  if ((record->flags & kFlagCaptured) != 0) begin_replays();
+  const CollectiveBody& body = record->collective;
+  const StepDetector::Position p =
+      position_of(static_cast<Function>(body.function), static_cast<Datatype>(body.datatype), body.count);
   const std::uint64_t fed = detector_.fed() - 1;
   if (!p.confirmed) {
     // An irregular run without steps must not keep everything for ever.
@@ -55,20 +59,25 @@ void StepFolder::feed(RecordHead* record, const float* sketch) {
     pending_.push_back(std::move(item));
     return;
   }
-  if (marked_step_ == kNone && detector_.confirmed_now()) {
-    for (const Item& item : pending_) {
-      const StepDetector::Position earlier = detector_.confirmation().locate(item.fed);
-      if (earlier.step == kNone) continue;
-      fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step + found_from_,
-           earlier.ops_per_step);
-    }
-    pending_ = {};
-  }
   record->step = p.step;
   record->step_op = p.step_op;
   record->ops_per_step = p.ops_per_step;
   record->flags |= kFlagStepConfirmed | (p.extra ? kFlagExtraOp : 0u);
   fold(*record, sketch, p.step, p.ops_per_step);
+}
+
+void StepFolder::pass(Function function, Datatype datatype, std::uint64_t count) {
+  position_of(function, datatype, count);
+}
+
+void StepFolder::fold_pending() {
+  for (const Item& item : pending_) {
+    const StepDetector::Position earlier = detector_.confirmation().locate(item.fed);
+    if (earlier.step == kNone) continue;
+    fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step + found_from_,
+         earlier.ops_per_step);
+  }
+  pending_ = {};
 }
 
 void StepFolder::fold(const RecordHead& record, const float* sketch, std::uint64_t step, std::uint32_t ops_per_step) {

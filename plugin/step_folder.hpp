@@ -20,6 +20,9 @@ class StepFolder {
   // The next op in the communicator's order: fills the record's step fields and folds it. `sketch` may be null.
   void feed(RecordHead* record, const float* sketch);
 
+  // The next op, one without a record.
+  void pass(Function function, Datatype datatype, std::uint64_t count);
+
   // A mark before the next op: a step mark begins a step. Fills the record's step fields.
   void mark(const Mark& mark, RecordHead* record);
 
@@ -35,7 +38,9 @@ class StepFolder {
   };
   static constexpr std::size_t kMaxPending = 256;
 
-  StepDetector::Position position_of(const RecordHead& record);
+  void begin_replays();
+  StepDetector::Position position_of(Function function, Datatype datatype, std::uint64_t count);
+  void fold_pending();
   void fold(const RecordHead& record, const float* sketch, std::uint64_t step, std::uint32_t ops_per_step);
   void write();
 

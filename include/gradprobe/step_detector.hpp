@@ -22,7 +22,8 @@
 // them, are steps here, and so is each of several equal layers. Steps of more than 1024 ops aren't found. Marks
 // (gradprobe.h) or GRADPROBE_OPS_PER_STEP tell.
 //
-// Cost of an op: a comparison and two stores while it continues the pattern; else at most a few passes over 1024 ops.
+// Cost of an op: a comparison and some stores while it continues the pattern; while a pattern is searched, a visit to
+// each of the last 1024 ops that it equals; a few passes over 1024 ops when one is found.
 #pragma once
 
 #include <algorithm>
@@ -112,7 +113,12 @@ class StepDetector {
   };
 
   explicit StepDetector(std::uint64_t ops_per_step_override = 0)
-      : override_(ops_per_step_override), history_(2 * kHistory), pattern_(kMaxPeriod) {}
+      : override_(ops_per_step_override),
+        history_(2 * kHistory),
+        pattern_(kMaxPeriod),
+        runs_(kMaxPeriod),
+        newest_(kChains),
+        earlier_(kHistory) {}
 
   // The position of the next op. Ops whose position came back unconfirmed are numbered by confirmation().locate() once
   // confirmed_now() is true.
@@ -147,6 +153,13 @@ class StepDetector {
   static constexpr std::uint64_t kExtras = 64;  // remembered
   static constexpr std::uint32_t kMaxRun = 1u << 30;
 
+  static constexpr std::size_t kChains = 1024;
+
+  struct Run {
+    std::uint64_t last = kNone;  // op up to which it goes
+    std::uint32_t length = 0;    // ops in a row that equal the one a period before
+  };
+
   struct Extra {
     std::uint64_t op = 0;
     std::uint64_t signature = 0;
@@ -166,6 +179,9 @@ class StepDetector {
     const std::size_t i = kHistory - 1 - op % kHistory;
     history_[i] = signature;
     history_[i + kHistory] = signature;
+    std::uint64_t& newest = newest_[signature / 4 % kChains];
+    earlier_[op % kHistory] = static_cast<std::uint32_t>(std::min<std::uint64_t>(op + 1 - newest, kMaxPeriod + 1));
+    newest = op + 1;
     if (op == 0) first_ = signature;
     if (leading_ == op && !signature_is_bucket(signature)) leading_++;
     if (!signature_is_tiny(signature)) last_large_ = op;
@@ -177,30 +193,33 @@ class StepDetector {
     return {};
   }
 
-  // Counts for every period how many ops in a row, since the search began and up to this one, equal the op one period
-  // before. Returns the shortest period that is enough for a step, 0 if none.
+  // Counts, for every period at which `op` repeats an earlier one, how many ops in a row have done so since the search
+  // began. Returns the shortest period that is enough for a step, 0 if none.
   std::uint32_t count_matches(std::uint64_t op) {
     const std::uint64_t* h = at(op);
-    const std::uint64_t signature = h[0];
-    const auto periods = static_cast<std::uint32_t>(std::min<std::uint64_t>(op, kMaxPeriod));
-    bool enough = false;
-    for (std::uint32_t p = 1; p <= periods; p++) {
-      const std::uint32_t run = h[p] == signature ? matches_[p - 1] + (matches_[p - 1] < kMaxRun) : 0;
-      matches_[p - 1] = run;
-      enough |= run >= matches_needed(p);
+    std::uint32_t shortest = 0;
+    for (std::uint64_t back = earlier_[op % kHistory]; back <= std::min<std::uint64_t>(op, kMaxPeriod);) {
+      const auto p = static_cast<std::uint32_t>(back);
+      back += earlier_[(op - back) % kHistory];
+      if (h[p] != h[0]) continue;  // the same chain, another signature
+      Run& run = runs_[p - 1];
+      run.length = run.last == op - 1 ? run.length + (run.length < kMaxRun) : 1;
+      run.last = op;
+      if (shortest == 0 && run.length >= matches_needed(p) && may_be_step(op, p)) shortest = p;
     }
-    if (!enough) return 0;
-    for (std::uint32_t p = 1; p <= periods; p++)
-      if (matches_[p - 1] >= matches_needed(p) && may_be_step(op, p)) return p;
-    return 0;
+    return shortest;
+  }
+
+  std::uint32_t matches(std::uint64_t op, std::uint32_t period) const {
+    return runs_[period - 1].last == op ? runs_[period - 1].length : 0;
   }
 
   bool may_be_step(std::uint64_t op, std::uint32_t period) const {
     const bool only_tiny = last_large_ == kNone || op - last_large_ >= period;
     if (only_tiny && last_large_ != kNone) return false;
-    if (period > kLayerPeriod) return matches_[0] + 1 < period && matches_[1] + 2 < period;
+    if (period > kLayerPeriod) return matches(op, 1) + 1 < period && matches(op, 2) + 2 < period;
     const std::uint64_t* h = at(op);
-    return signature_is_tiny(h[0]) != signature_is_tiny(h[period - 1]) || matches_[period - 1] >= kLayerMatches;
+    return signature_is_tiny(h[0]) != signature_is_tiny(h[period - 1]) || matches(op, period) >= kLayerMatches;
   }
 
   // The first step that no op belongs to yet.
@@ -229,7 +248,7 @@ class StepDetector {
   }
 
   Position establish(std::uint64_t op, std::uint32_t period) {
-    const std::uint64_t first_match = op + 1 - matches_[period - 1] - period;
+    const std::uint64_t first_match = op + 1 - matches(op, period) - period;
     if (ever_locked_ && period_ended_ != 0)
       return lock(op, period, first_match + phase_at(op, first_match, period, pattern_[0], 0), next_step());
     if (first_match == 0) return lock(op, period, 0, 0);
@@ -299,7 +318,6 @@ class StepDetector {
     period_ = 0;
     unlocked_at_ = op;
     mismatches_ = 0;
-    matches_.fill(0);
   }
 
   const Extra& extra_before(std::uint64_t n) const { return extras_[(extras_seen_ - 1 - n) % kExtras]; }
@@ -328,7 +346,11 @@ class StepDetector {
   std::uint64_t override_;
   std::vector<std::uint64_t> history_;
   std::vector<std::uint64_t> pattern_;
-  std::array<std::uint32_t, kMaxPeriod> matches_{};
+  std::vector<Run> runs_;  // by period - 1
+  // Ops whose signatures share some bits are a chain: the newest of each (its number + 1, 0: none), and by op how far
+  // it is to the one before.
+  std::vector<std::uint64_t> newest_;
+  std::vector<std::uint32_t> earlier_;
   std::array<Extra, kExtras> extras_{};
   std::uint64_t extras_seen_ = 0;  // since the pattern was established
   std::uint64_t fed_ = 0;
