@@ -29,7 +29,11 @@ for language in "c -std=c99" "c -std=c11" "c -std=gnu17" "c++ -std=c++11" "c++ -
   "$work/marks" "$plugin" >/dev/null || { echo "$language: exit code $?"; exit 1; }
 done
 command -v python3 >/dev/null || { echo "python3 is missing: its lines are not tested"; exit 0; }
+for line in 'import ctypes' 'ctypes.CDLL("libnccl-profiler-gradprobe.so").gradprobe_step(n)'; do
+  grep -qxF "$line" "$include/../README.md" || { echo "README.md has another line than: $line"; exit 1; }
+done
 # Not loaded, no CUDA: nothing happens.
 LD_LIBRARY_PATH=$(dirname "$plugin") python3 -c 'import ctypes
-ctypes.CDLL("libnccl-profiler-gradprobe.so").gradprobe_step(3)'
+n = 3
+ctypes.CDLL("libnccl-profiler-gradprobe.so").gradprobe_step(n)'
 LD_LIBRARY_PATH=$standin GRADPROBE_LOG=off python3 -B "$(dirname "$0")/marks_python.py" "$plugin" "$tool" "$work/rings"
