@@ -1,9 +1,8 @@
 // Results of collectives under the preload library: bit for bit what the host computes, or none.
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <latch>
 #include <mutex>
-#include <thread>
 
 #include "ranks.hpp"
 
@@ -147,25 +146,28 @@ TEST_F(PreloadResults, NoneOfCommunicatorsThatDontBlock) {
 
 // An aborted collective leaves half-made values in its output.
 TEST_F(PreloadResults, NoneOfAbortedCollectives) {
-  check(run([](Rank& r) {
+  std::latch aborted(1);  // rank 0's end would end the others' collectives
+  check(run([&aborted](Rank& r) {
           r.init("dp");
-          const Input complete = r.input(1000);
-          NCCL_OK(r.all_reduce("dp", complete));
+          NCCL_OK(r.all_reduce("dp", r.input(1000)));
           r.synchronize();
-          std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for the collector
-          if (r.rank != 2) {
-            NCCL_OK(r.all_reduce("dp", r.input(50000)));
+          if (r.rank != 0) {
+            aborted.wait();
+            NCCL_OK(ncclCommAbort(r.comms["dp"].comm));
+            return;
           }
-          std::this_thread::sleep_for(std::chrono::milliseconds(200));
-          NCCL_OK(ncclCommAbort(r.comms["dp"].comm));
+          EXPECT_EQ(r.all_reduce("dp", r.input(50000)), ncclSuccess);
+          EXPECT_EQ(ncclCommAbort(r.comms["dp"].comm), ncclSuccess);
+          aborted.count_down();
           r.synchronize();
         }),
         folder_);
   const Rings rings = read(folder_);
-  for (int rank = 0; rank < kRanks; rank++)
-    for (const Record& r : rings.only("dp", rank).results) {
-      EXPECT_EQ(r.head.missed == 0, r.head.op == 0) << "rank " << rank << " op " << r.head.op;
-    }
+  EXPECT_FALSE(rings.only("dp", 0).results.empty());
+  for (const Record& r : rings.only("dp", 0).results) {
+    if (r.head.op != 1) continue;
+    EXPECT_EQ(static_cast<Missed>(r.head.missed), Missed::ambiguous);
+  }
 }
 
 }  // namespace
