@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <thread>
 #include <utility>
 
 namespace gradprobe {
@@ -138,6 +139,7 @@ Op* Communicator::op_of(Handle coll_api) {
 Handle Communicator::coll_api_start(const CollApiEvent& event) {
   t_links.launch_valid = false;
   const std::lock_guard lock(mutex_);
+  if (stopped_) return {};
   const std::uint64_t ordinal = next_op_;
   if (overflowed_ || ordinal - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
     // From here on ordinals could differ between ranks, so nothing more of this communicator is recorded.
@@ -353,6 +355,7 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);
+  if (stopped_) return {};
   t_links.launching_communicator = id_;
   t_links.launching_batch = current_;
   t_links.launching_stream = stream;
@@ -403,9 +406,11 @@ CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunc
   std::uint64_t& arrivals = tables_.slots[pass.slot].arrivals[pass.pass];
   pass.first_arrival = captured ? 0 : arrivals;
   if (!captured) arrivals += pass.ctas;
+  launching_++;
   lock->unlock();
   const CUresult result = channel_->launch(pass, cuda_stream, number);
   lock->lock();
+  launching_--;
   if (result != CUDA_SUCCESS && !captured) arrivals -= pass.ctas;
   return result;
 }
@@ -413,7 +418,7 @@ CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunc
 void Communicator::fail_launches(CUresult result) {
   if (std::exchange(launch_failed_, true)) return;
   log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
-            identity_.rank, channel_->error_name(result).c_str());
+            identity_.rank, channel_->error_name(result).text);
 }
 
 void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t index, void* stream) {
@@ -434,9 +439,11 @@ void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uin
   if (captured && result == CUDA_SUCCESS) {
     // The slot is the graph's: it is never reused, whether the driver can tell us of the graph's end or not.
     const Handle token(HandleType::context, id_, index);
+    launching_++;
     lock->unlock();
     channel_->retain_by_graph(static_cast<CUstream>(stream), token.opaque(), graph_gone_);
     lock->lock();
+    launching_--;
   }
   if (slow && !captured) switch_off_if_launches_block(index);
   if (result == CUDA_SUCCESS) return;
@@ -494,7 +501,7 @@ void Communicator::kernel_launch_stop() {
     const Slot& slot = tables_.slots[index];
     if (const Batch* b = batch(t_links.launching_batch); b != nullptr && slot.batch == b->serial &&
                                                          slot.results_open.load(std::memory_order_relaxed) &&
-                                                         !launch_failed_) {
+                                                         !launch_failed_ && !stopped_) {
       launch_result(&lock, *b, index, t_links.launching_stream);
     }
   }
@@ -515,6 +522,7 @@ Handle Communicator::group_start() {
 
 Handle Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return {};
   const Handle handle(HandleType::coll, id_, 0);
   Op* op = op_of(coll_api);
   if (op == nullptr || t_links.group_communicator != id_) return handle;
@@ -550,6 +558,7 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
 void Communicator::group_stop() {
   if (t_links.group_communicator != id_) return;
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   if (t_links.group_inline) {
     // All of this launch's buffers are told; a batch of several launches gets a slot for each.
     if (t_links.group_slot != kNoSlot) {
@@ -564,9 +573,24 @@ void Communicator::group_stop() {
   t_links.group_batch = kNoBatch;
 }
 
-void Communicator::give_up_all() {
-  const std::lock_guard lock(mutex_);
+bool Communicator::stop(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (; !lock.owns_lock() && patience.count() > 0; lock.try_lock()) {
+    constexpr std::chrono::milliseconds kPause(1);
+    std::this_thread::sleep_for(kPause);
+    patience -= kPause;
+  }
+  if (!lock.owns_lock()) return false;
+  stopped_ = true;
   for (std::uint32_t i = 0; i < kDirectBatches; i++) give_up(&direct_batches_[i]);
+  return true;
+}
+
+std::unique_ptr<GateChannel> Communicator::take_channel() {
+  const std::lock_guard lock(mutex_);
+  if (launching_ == 0) return std::move(channel_);
+  channel_->leave_memory();
+  return nullptr;
 }
 
 void Communicator::expire(std::uint32_t slot) {

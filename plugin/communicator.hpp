@@ -9,6 +9,7 @@
 #include <gradprobe/step_detector.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -51,8 +52,9 @@ class Communicator {
   void group_stop();
   Handle coll_start(Handle coll_api, const void* send, const void* recv);
 
-  // No callback follows: what is still open is given up.
-  void give_up_all();
+  // No callback counts from here on: what is still open is given up. False, with nothing done, when the mutex isn't to
+  // be had within `patience`: a signal handler that ends the process may have interrupted a callback.
+  bool stop(std::chrono::milliseconds patience);
   // The direct slot's gate has timed out and its buffers were not told since: its collectives are given up.
   void expire(std::uint32_t slot);
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
@@ -62,7 +64,8 @@ class Communicator {
   const CommunicatorIdentity& identity() const { return identity_; }
   OpTables& tables() { return tables_; }
   GateChannel& channel() { return *channel_; }
-  std::unique_ptr<GateChannel> take_channel() { return std::move(channel_); }
+  // After stop(). Null while a launch is still under way: then the channel stays here and its memory is left.
+  std::unique_ptr<GateChannel> take_channel();
   const Log& log() const { return log_; }
   bool graphs_alive();
 
@@ -136,6 +139,8 @@ class Communicator {
   std::uint64_t reclaimed_slots_ = 0;
   std::uint32_t captured_slots_used_ = 0, captured_entries_used_ = 0;
   bool launch_failed_ = false;
+  bool stopped_ = false;
+  std::uint32_t launching_ = 0;  // launches under way, for which the mutex is released
   bool overflowed_ = false;
 };
 

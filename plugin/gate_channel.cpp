@@ -11,16 +11,13 @@ namespace gradprobe {
 std::unique_ptr<GateChannel> GateChannel::create(const CudaDriver& cuda, const Config& config, std::string* why) {
   std::unique_ptr<GateChannel> channel(new GateChannel(cuda));
   const RelaxedCapture relaxed(cuda);
-  bool launched = false;
-  if (channel->set_up(config, why) && channel->warm_up(&launched, why)) return channel;
-  // Kernels that were launched and can't be waited for may still use the memory: then it is left to the process.
-  if (!launched) channel->free_memory();
+  if (channel->set_up(config, why) && channel->warm_up(why)) return channel;
   return nullptr;
 }
 
 bool GateChannel::set_up(const Config& config, std::string* why) {
   const auto fail = [&](const char* what, CUresult r) {
-    *why = std::string(what) + ": " + cuda_.error_name(r);
+    *why = std::string(what) + ": " + cuda_.error_name(r).text;
     return false;
   };
   if (const CUresult r = cuda_.ctx_get_current(&context_); r != CUDA_SUCCESS) return fail("cuCtxGetCurrent", r);
@@ -65,11 +62,9 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   madvise(host_, host_bytes_, MADV_DONTFORK);
   if (const CUresult r =
           cuda_.mem_host_register(host_, host_bytes_, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
-      r != CUDA_SUCCESS) {
-    munmap(host_, host_bytes_);
-    host_ = nullptr;
+      r != CUDA_SUCCESS)
     return fail("can't pin host memory", r);
-  }
+  registered_ = true;
   if (const CUresult r = cuda_.mem_host_get_device_pointer(&device_base_, host_, 0); r != CUDA_SUCCESS)
     return fail("can't map host memory", r);
   slots_ = reinterpret_cast<gate::GateSlot*>(host_);
@@ -86,12 +81,13 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   return true;
 }
 
-bool GateChannel::warm_up(bool* launched, std::string* why) {
+bool GateChannel::warm_up(std::string* why) {
   CUstream stream = nullptr;
   CUresult r = cuda_.stream_create(&stream, CU_STREAM_NON_BLOCKING);
   if (r == CUDA_SUCCESS) {
     r = cuda_.memset_d8_async(device_memory_, 0, device_bytes_, stream);
-    *launched = r == CUDA_SUCCESS;
+    // What was launched and can't be waited for may still use the memory: then it is left to the process.
+    left_ = r == CUDA_SUCCESS;
     slots_[kWarmUpSlot].state = gate::kSlotCancelled;
     PassLaunch pass;
     pass.slot = kWarmUpSlot;
@@ -101,11 +97,11 @@ bool GateChannel::warm_up(bool* launched, std::string* why) {
       pass.first_arrival++;
     }
     const CUresult synchronised = cuda_.stream_synchronize(stream);
-    if (synchronised == CUDA_SUCCESS) *launched = false;  // whatever was launched has ended
+    if (synchronised == CUDA_SUCCESS) left_ = false;
     if (r == CUDA_SUCCESS) r = synchronised;
     cuda_.stream_destroy(stream);
   }
-  if (r != CUDA_SUCCESS) *why = "the measuring kernels can't run: " + cuda_.error_name(r);
+  if (r != CUDA_SUCCESS) *why = std::string("the measuring kernels can't run: ") + cuda_.error_name(r).text;
   return r == CUDA_SUCCESS;
 }
 
@@ -168,21 +164,16 @@ bool GateChannel::retain_by_graph(CUstream stream, void* user, void (*destroy)(v
   return cuda_.graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS;
 }
 
-void GateChannel::free_memory() {
+GateChannel::~GateChannel() {
+  const bool empty = module_ == nullptr && host_ == nullptr && device_memory_ == 0;
+  if (left_ || empty) return;
+  const RelaxedCapture relaxed(cuda_);
   const ScopedContext context(cuda_, context_);
   if (device_memory_ != 0) cuda_.mem_free(device_memory_);
-  if (host_ != nullptr) {
-    cuda_.mem_host_unregister(host_);
+  // Memory that the driver doesn't let go of must not become somebody else's.
+  if (host_ != nullptr && (!registered_ || cuda_.mem_host_unregister(host_) == CUDA_SUCCESS))
     munmap(host_, host_bytes_);
-    host_ = nullptr;
-  }
   if (module_ != nullptr) cuda_.module_unload(module_);
-}
-
-void GateChannel::close(std::unique_ptr<GateChannel> channel, bool quiescent) {
-  if (channel == nullptr || !quiescent) return;
-  const RelaxedCapture relaxed(channel->cuda_);
-  channel->free_memory();
 }
 
 }  // namespace gradprobe

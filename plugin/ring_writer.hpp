@@ -32,9 +32,6 @@ class RingWriter {
   RingWriter(const RingWriter&) = delete;
   RingWriter& operator=(const RingWriter&) = delete;
 
-  // Removes the file: nothing will ever be recorded in it.
-  void discard();
-
   const std::string& path() const { return path_; }
   std::uint64_t capacity() const { return capacity_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -62,6 +59,7 @@ class RingWriter {
   void set(std::uint64_t LiveCounters::*field, std::uint64_t n);
 
   std::string path_;
+  bool half_made_ = false;  // the file exists, create() is not through
   unsigned char* map_ = nullptr;
   LiveCounters* live_ = nullptr;
   std::uint64_t bytes_ = 0, capacity_ = 0, written_ = 0;
