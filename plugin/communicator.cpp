@@ -417,8 +417,10 @@ CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunc
 
 void Communicator::fail_launches(CUresult result) {
   if (std::exchange(launch_failed_, true)) return;
-  log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
-            identity_.rank, channel_->error_name(result).text);
+  log_.warn(
+      "rank %u: launching the measuring kernels failed (cuLaunchKernel: %s): this communicator is not measured any "
+      "more",
+      identity_.rank, channel_->error_name(result).text);
 }
 
 void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t index, void* stream) {

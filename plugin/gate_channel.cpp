@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "kernels/fatbin.hpp"
@@ -16,11 +17,12 @@ std::unique_ptr<GateChannel> GateChannel::create(const CudaDriver& cuda, const C
 }
 
 bool GateChannel::set_up(const Config& config, std::string* why) {
-  const auto fail = [&](const char* what, CUresult r) {
-    *why = std::string(what) + ": " + cuda_.error_name(r).text;
+  const auto fail = [&](const char* what, const char* call, CUresult r) {
+    *why = std::string(what) + " (" + call + ": " + cuda_.error_name(r).text + ")";
     return false;
   };
-  if (const CUresult r = cuda_.ctx_get_current(&context_); r != CUDA_SUCCESS) return fail("cuCtxGetCurrent", r);
+  if (const CUresult r = cuda_.ctx_get_current(&context_); r != CUDA_SUCCESS)
+    return fail("can't find the CUDA context", "cuCtxGetCurrent", r);
   if (context_ == nullptr) {
     *why = "no CUDA context is current in NCCL's init call";
     return false;
@@ -34,11 +36,11 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
       std::memcpy(uuid_, &uuid, sizeof uuid_);
   }
   if (const CUresult r = cuda_.module_load_data(&module_, gate::fatbin().data()); r != CUDA_SUCCESS)
-    return fail("can't load the measuring kernels", r);
+    return fail("can't load the measuring kernels", "cuModuleLoadData", r);
   for (std::uint32_t i = 0; i <= gate::kMixed; i++)
     if (const CUresult r = cuda_.module_get_function(&kernels_[i], module_, gate::kMeasureKernels[i]);
         r != CUDA_SUCCESS)
-      return fail(gate::kMeasureKernels[i], r);
+      return fail(gate::kMeasureKernels[i], "cuModuleGetFunction", r);
 
   sketch_floats_ = config.sketch_floats;
   timeout_ns_ = std::uint64_t{config.gate_timeout_ms} * 1000000u;
@@ -54,7 +56,7 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   // MAP_POPULATE: the first touch would otherwise be a page fault inside a callback.
   void* map = mmap(nullptr, host_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (map == MAP_FAILED) {
-    *why = "can't map " + std::to_string(host_bytes_) + " bytes of host memory";
+    *why = "can't map " + std::to_string(host_bytes_) + " bytes of host memory: " + std::strerror(errno);
     return false;
   }
   host_ = static_cast<unsigned char*>(map);
@@ -63,10 +65,10 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   if (const CUresult r =
           cuda_.mem_host_register(host_, host_bytes_, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
       r != CUDA_SUCCESS)
-    return fail("can't pin host memory", r);
+    return fail("can't pin host memory", "cuMemHostRegister", r);
   registered_ = true;
   if (const CUresult r = cuda_.mem_host_get_device_pointer(&device_base_, host_, 0); r != CUDA_SUCCESS)
-    return fail("can't map host memory", r);
+    return fail("can't map host memory", "cuMemHostGetDevicePointer", r);
   slots_ = reinterpret_cast<gate::GateSlot*>(host_);
   entries_ = reinterpret_cast<gate::GateEntry*>(host_ + entries_at_);
   control_ = reinterpret_cast<gate::GateControl*>(host_ + control_at_);
@@ -77,14 +79,16 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   workspace_bytes_ = gate::workspace_layout(sketch_floats_, max_ctas_).bytes;
   device_bytes_ = workspaces_at_ + workspace_bytes_ * kWorkspaces;
   if (const CUresult r = cuda_.mem_alloc(&device_memory_, device_bytes_); r != CUDA_SUCCESS)
-    return fail("can't allocate the workspaces", r);
+    return fail("can't allocate the workspaces", "cuMemAlloc", r);
   return true;
 }
 
 bool GateChannel::warm_up(std::string* why) {
   CUstream stream = nullptr;
+  const char* call = "cuStreamCreate";
   CUresult r = cuda_.stream_create(&stream, CU_STREAM_NON_BLOCKING);
   if (r == CUDA_SUCCESS) {
+    call = "cuMemsetD8Async";
     r = cuda_.memset_d8_async(device_memory_, 0, device_bytes_, stream);
     // What was launched and can't be waited for may still use the memory: then it is left to the process.
     left_ = r == CUDA_SUCCESS;
@@ -93,15 +97,20 @@ bool GateChannel::warm_up(std::string* why) {
     pass.slot = kWarmUpSlot;
     for (pass.kernel = 0; pass.kernel <= gate::kMixed && r == CUDA_SUCCESS; pass.kernel++) {
       std::uint32_t number = 0;
+      call = "cuLaunchKernel";
       r = launch(pass, stream, &number);
       pass.first_arrival++;
     }
     const CUresult synchronised = cuda_.stream_synchronize(stream);
     if (synchronised == CUDA_SUCCESS) left_ = false;
-    if (r == CUDA_SUCCESS) r = synchronised;
+    if (r == CUDA_SUCCESS) {
+      call = "cuStreamSynchronize";
+      r = synchronised;
+    }
     cuda_.stream_destroy(stream);
   }
-  if (r != CUDA_SUCCESS) *why = std::string("the measuring kernels can't run: ") + cuda_.error_name(r).text;
+  if (r != CUDA_SUCCESS)
+    *why = std::string("the measuring kernels can't run (") + call + ": " + cuda_.error_name(r).text + ")";
   return r == CUDA_SUCCESS;
 }
 

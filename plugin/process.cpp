@@ -94,6 +94,13 @@ void* Process::open(const InitCall& call, int* mask) {
   }
 }
 
+bool Process::said_before(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (why == last_reason_) return true;
+  last_reason_ = why;
+  return false;
+}
+
 void* Process::start(const InitCall& call, const Config& config, const Log& log, int* mask) {
   std::string why;
   std::unique_ptr<GateChannel> channel;
@@ -121,7 +128,9 @@ void* Process::start(const InitCall& call, const Config& config, const Log& log,
   if (ring != nullptr) context = enter(call, config, log, std::move(channel), std::move(ring), &why);
   if (context == nullptr) {
     *mask = mask_of_unmeasured();
-    log.warn("rank %u: not measured: %s", call.rank, why.c_str());
+    // What fails for one communicator often does for all of the process.
+    const auto tell = said_before(why) ? &Log::info : &Log::warn;
+    (log.*tell)("rank %u: not measured: %s", call.rank, why.c_str());
     return nullptr;
   }
   file.keep();
@@ -196,6 +205,7 @@ void Process::end_for_lack(Entry* entry, const std::exception& error) {
   switched_off_.store(true);
   constexpr std::chrono::milliseconds kPatience(100);
   entry->communicator->stop(kPatience);
+  entry->drain->abandon();
   entry->communicator->log().warn("rank %u: measuring ends for this process: %s", entry->communicator->identity().rank,
                                   description(error));
 }
@@ -259,9 +269,11 @@ void Process::close(void* context) {
         // The process may have ended meanwhile.
         if (!entry.ended) entry.drain->finish(RingState::finalized);
       }
+      if (!stop_) entry.drain->ring().set_state(RingState::finalized);
       summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
     } catch (const std::exception& e) {
       if (!entry.ended) end_for_lack(&entry, e);
+      entry.drain->ring().set_state(RingState::finalized);
     }
     quiescent = entry.drain->settled() && !communicator->graphs_alive();
     entry.live.store(nullptr, std::memory_order_release);
@@ -288,15 +300,19 @@ void Process::at_exit() {
   stop_ = true;
   wake_.notify_all();
   for (Entry& entry : entries_) {
-    if (entry.drain == nullptr || entry.ended) continue;
-    entry.ended = true;
+    if (entry.drain == nullptr) continue;
+    if (std::exchange(entry.ended, true)) {
+      entry.drain->ring().set_state(RingState::exited);
+      continue;
+    }
     try {
       if (entry.communicator->stop(patience))
         entry.drain->finish(RingState::exited);
       else
         patience = std::chrono::milliseconds(0);
     } catch (const std::exception&) {
-      // Out of memory: the ring keeps what was written.
+      entry.drain->abandon();
+      entry.drain->ring().set_state(RingState::exited);
     }
   }
   lock.unlock();

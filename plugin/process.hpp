@@ -72,6 +72,7 @@ class Process {
 
   Process() noexcept;
   bool forked() const;
+  bool said_before(const std::string& why);
   void* start(const InitCall& call, const Config& config, const Log& log, int* mask);
   void* enter(const InitCall& call, const Config& config, const Log& log, std::unique_ptr<GateChannel> channel,
               std::unique_ptr<RingWriter> ring, std::string* why);
@@ -91,7 +92,8 @@ class Process {
   std::uint32_t open_ = 0;
   std::size_t next_entry_ = 0;
   bool settings_reported_ = false;
-  bool stop_ = false;  // the process ends; the collector outlives all communicators
+  std::string last_reason_;  // why the last communicator that isn't measured isn't
+  bool stop_ = false;        // the process ends; the collector outlives all communicators
   std::thread collector_;
   std::atomic<bool> switched_off_{false};
   std::atomic<bool> forked_{false};
