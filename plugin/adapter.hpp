@@ -28,8 +28,8 @@ nccl::Result start_event(void* context, void** handle, const Descriptor* d) noex
       break;
     case nccl::kCollApi: {
       const auto& e = d->coll_api;
-      *handle = c->coll_api_start(
-                     {function_of(e.func), datatype_of(e.datatype), e.count, e.graph_captured, Handle(d->parent)})
+      *handle = c->coll_api_start({function_of(e.func), datatype_of(e.datatype), e.count, e.root, e.graph_captured,
+                                   Handle(d->parent)})
                     .opaque();
       break;
     }

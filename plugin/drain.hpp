@@ -27,7 +27,7 @@ class Drain {
   // True when nothing more is to be expected: every direct launch has an outcome, and none of their kernels runs.
   bool settled() const;
 
-  // After Communicator::give_up_all(): what is still open is missed; finishes the last step and the ring.
+  // After Communicator::stop(): what is still open is missed; finishes the last step and the ring.
   void finish(RingState state);
 
   // Instead of finish() when memory ran out: counts what will have no record. Allocates nothing.
@@ -42,6 +42,7 @@ class Drain {
     bool timed_out = false, busy = false, invalid = false;
     Missed result_missed = Missed::result_lost;  // of results that didn't come
     std::uint32_t dropped = 0;                   // captured: inputs that found the ring full, as last counted
+    std::uint32_t timeouts = 0;                  // captured: replays that waited in vain
   };
   // A record whose turn hasn't come: a group's results arrive in any order.
   struct Held {
@@ -49,6 +50,11 @@ class Drain {
     std::vector<float> sketch;
   };
 
+  // Replays of one captured slot that may wait in vain for buffers to be told.
+  static constexpr std::uint32_t kReplaysThatWait = 3;
+
+  void follow_control();
+  void end_released_slots(std::uint32_t released);
   bool read_results();
   void take(const gate::Result& result);
   void take_direct_result(const gate::Result& result, std::uint64_t ordinal);
@@ -56,6 +62,7 @@ class Drain {
   void take_slot_status(const gate::Result& result);
   void miss_replayed_results(const gate::Result& result, bool one_entry, Missed reason);
   void count_dropped_replays();
+  void count_dropped_replays(std::uint32_t slot);
   void end_results(const Slot& slot, Missed missed);
   bool slot_ended(std::uint64_t i) const;
   void expire_overdue_slot();
@@ -84,6 +91,8 @@ class Drain {
   std::uint64_t results_read_ = 0;
   std::uint64_t dropped_ = 0;  // results that the device could not write, as last seen
   std::uint64_t freed_ = 0;
+  std::uint32_t graphs_released_ = 0;  // as far as their slots are drained
+  std::uint32_t control_version_ = 0;
   std::uint64_t collected_ = 0;
   std::uint64_t counted_[static_cast<std::size_t>(Missed::count_)] = {};
 };

@@ -22,6 +22,8 @@ constexpr auto kLongestSleep =
     std::chrono::microseconds(1000);  // far below the time in which kResults results can come
 constexpr auto kExitPause = std::chrono::milliseconds(1);
 
+constexpr auto kControlPeriod = std::chrono::seconds(1);  // how often the control file is looked at
+
 // A ring's file goes when its communicator can't be measured after all.
 class RemovedUnlessKept {
  public:
@@ -52,6 +54,7 @@ Process& Process::get() noexcept {
 }
 
 Process::Process() noexcept : pid_(getpid()) {
+  shared_.graph_gone = &Process::graph_gone;
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
   fork_is_told_ = pthread_atfork(nullptr, nullptr, [] { get().forked_.store(true); }) == 0;
   std::atexit([] { get().at_exit(); });
@@ -102,6 +105,13 @@ bool Process::said_before(const std::string& why) {
 }
 
 void* Process::start(const InitCall& call, const Config& config, const Log& log, int* mask) {
+  const Role role = role_of(call, config, log);
+  if (role == Role::activations) {
+    *mask = mask_of_unmeasured();
+    return nullptr;
+  }
+  shared_.control.configure(config.sampling, config.control_file);
+
   std::string why;
   std::unique_ptr<GateChannel> channel;
   if (!fork_is_told_) {
@@ -125,7 +135,7 @@ void* Process::start(const InitCall& call, const Config& config, const Log& log,
   RemovedUnlessKept file(ring != nullptr ? ring->path() : std::string());
   const std::uint64_t capacity = ring != nullptr ? ring->capacity() : 0;
   void* context = nullptr;
-  if (ring != nullptr) context = enter(call, config, log, std::move(channel), std::move(ring), &why);
+  if (ring != nullptr) context = enter(call, role, config, log, std::move(channel), std::move(ring), &why);
   if (context == nullptr) {
     *mask = mask_of_unmeasured();
     // What fails for one communicator often does for all of the process.
@@ -144,8 +154,8 @@ void* Process::start(const InitCall& call, const Config& config, const Log& log,
   return context;
 }
 
-void* Process::enter(const InitCall& call, const Config& config, const Log& log, std::unique_ptr<GateChannel> channel,
-                     std::unique_ptr<RingWriter> ring, std::string* why) {
+void* Process::enter(const InitCall& call, Role role, const Config& config, const Log& log,
+                     std::unique_ptr<GateChannel> channel, std::unique_ptr<RingWriter> ring, std::string* why) {
   const std::lock_guard lock(mutex_);
   if (stop_) {
     *why = "the process is ending";
@@ -159,9 +169,14 @@ void* Process::enter(const InitCall& call, const Config& config, const Log& log,
   // Generation 0 is never used: no handle of a communicator is all zeros but for its type.
   const std::uint32_t generation = entry->generation.load() % 127 + 1;
   const CommunicatorId id{static_cast<std::uint32_t>(entry - entries_.data()), generation};
-  auto communicator =
-      std::make_unique<Communicator>(id, CommunicatorIdentity{call.comm_id, call.rank, call.nranks}, config,
-                                     std::move(channel), log, &switched_off_, &Process::graph_gone);
+  auto communicator = std::make_unique<Communicator>(id,
+                                                     CommunicatorIdentity{.comm_id = call.comm_id,
+                                                                          .rank = call.rank,
+                                                                          .nranks = call.nranks,
+                                                                          .nnodes = call.nnodes,
+                                                                          .profiler_abi = call.profiler_abi,
+                                                                          .role = role},
+                                                     config, std::move(channel), log, &shared_);
   auto drain = std::make_unique<Drain>(communicator.get(), std::move(ring), config);
   if (!collector_.joinable()) {
     try {
@@ -177,10 +192,32 @@ void* Process::enter(const InitCall& call, const Config& config, const Log& log,
   entry->ended = false;
   entry->communicator = std::move(communicator);
   entry->drain = std::move(drain);
-  open_++;
+  shared_.communicators.store(++open_, std::memory_order_relaxed);
   entry->live.store(entry->communicator.get(), std::memory_order_release);
   wake_.notify_all();
   return Handle(HandleType::context, id, 0).opaque();
+}
+
+// Whether the communicator is to be measured, by what is known before its first call.
+Role Process::role_of(const InitCall& call, const Config& config, const Log& log) {
+  const char* by = "GRADPROBE_COMMS";
+  Role role = Role::gradients;
+  switch (config.comms.answer(call.comm_id, call.comm_name, call.nranks)) {
+    case CommFilter::Answer::measure:
+      return Role::gradients;
+    case CommFilter::Answer::automatic:
+      by = "its name (GRADPROBE_COMMS=all measures all)";
+      role = role_of_name(call.comm_name);
+      break;
+    case CommFilter::Answer::leave_out:
+      role = Role::activations;
+      break;
+  }
+  if (role == Role::activations)
+    log.info("rank %u: communicator %016llx of %u ranks (%s) is left out by %s", call.rank,
+             static_cast<unsigned long long>(call.comm_id), call.nranks,
+             call.comm_name.empty() ? "no name" : call.comm_name.c_str(), by);
+  return role;
 }
 
 Process::Entry* Process::free_entry() {
@@ -202,7 +239,7 @@ void Process::start_collector() {
 void Process::end_for_lack(Entry* entry, const std::exception& error) {
   // Of memory: this communicator's records end here, training goes on.
   entry->ended = true;
-  switched_off_.store(true);
+  shared_.switched_off.store(true);
   constexpr std::chrono::milliseconds kPatience(100);
   entry->communicator->stop(kPatience);
   entry->drain->abandon();
@@ -221,10 +258,17 @@ void Process::poll(Entry* entry, bool beat, bool* busy) {
 
 void Process::collect() {
   auto sleep = kShortestSleep;
-  auto next_heartbeat = Clock::now();
+  auto next_heartbeat = Clock::now(), next_look = next_heartbeat;
   std::unique_lock lock(mutex_);
   while (!stop_) {
     bool busy = false;
+    if (open_ > 0 && Clock::now() >= next_look) {
+      // Without the mutex, which init and finalize need: a file system may take its time.
+      lock.unlock();
+      look_at_control();
+      next_look = Clock::now() + kControlPeriod;
+      lock.lock();
+    }
     const bool beat = Clock::now() >= next_heartbeat;
     if (beat) next_heartbeat = Clock::now() + std::chrono::seconds(1);
     for (Entry& entry : entries_)
@@ -235,6 +279,24 @@ void Process::collect() {
     } else {
       wake_.wait_for(lock, sleep, [this] { return stop_; });
     }
+  }
+}
+
+void Process::look_at_control() {
+  std::string message;
+  bool warn = false;
+  try {
+    if (!shared_.control.look(&message, &warn)) return;
+  } catch (const std::exception&) {
+    return;  // out of memory: the settings stay as they are
+  }
+  const std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.drain == nullptr) continue;
+    const Communicator& c = *entry.communicator;
+    const auto say = warn ? &Log::warn : c.identity().rank == 0 ? &Log::notice : &Log::info;
+    (c.log().*say)("rank %u: %s", c.identity().rank, message.c_str());
+    return;
   }
 }
 
@@ -280,7 +342,7 @@ void Process::close(void* context) {
     entry.drain.reset();
     entry.closing = false;
     channel = communicator->take_channel();
-    open_--;
+    shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
   if (channel != nullptr && !quiescent) channel->leave_memory();
   channel.reset();
@@ -315,8 +377,7 @@ void Process::at_exit() {
       entry.drain->ring().set_state(RingState::exited);
     }
   }
-  lock.unlock();
-  if (collector_.joinable() && collector_.get_id() != std::this_thread::get_id()) collector_.join();
+  // The collector isn't waited for: it may hang in a file system with the control file, and writes nothing any more.
 }
 
 void Process::graph_gone(void* token) {

@@ -74,10 +74,12 @@ class Process {
   bool forked() const;
   bool said_before(const std::string& why);
   void* start(const InitCall& call, const Config& config, const Log& log, int* mask);
-  void* enter(const InitCall& call, const Config& config, const Log& log, std::unique_ptr<GateChannel> channel,
-              std::unique_ptr<RingWriter> ring, std::string* why);
+  void* enter(const InitCall& call, Role role, const Config& config, const Log& log,
+              std::unique_ptr<GateChannel> channel, std::unique_ptr<RingWriter> ring, std::string* why);
   void end_for_lack(Entry* entry, const std::exception& error);
+  static Role role_of(const InitCall& call, const Config& config, const Log& log);
   void collect();
+  void look_at_control();
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
   Entry* free_entry();
@@ -95,7 +97,7 @@ class Process {
   std::string last_reason_;  // why the last communicator that isn't measured isn't
   bool stop_ = false;        // the process ends; the collector outlives all communicators
   std::thread collector_;
-  std::atomic<bool> switched_off_{false};
+  SharedState shared_;
   std::atomic<bool> forked_{false};
   bool fork_is_told_ = false;  // `forked_` will be set in a forked child
   const pid_t pid_;
