@@ -670,12 +670,10 @@ void Communicator::kernel_launch_stop() {
   if (ours && t_links.result_slot != kNoSlot) {
     std::unique_lock lock(mutex_);
     const std::uint32_t index = t_links.result_slot;
-    const Slot& slot = tables_.slots[index];
-    if (const Batch* b = batch(t_links.launching_batch); b != nullptr && slot.batch == b->serial &&
-                                                         slot.results_open.load(std::memory_order_relaxed) &&
-                                                         !launch_failed_ && !stopped_) {
+    const Batch* b = stopped_ || launch_failed_ ? nullptr : batch(t_links.launching_batch);
+    if (b != nullptr && tables_.slots[index].batch == b->serial &&
+        tables_.slots[index].results_open.load(std::memory_order_relaxed))
       launch_result(&lock, *b, index, t_links.launching_stream);
-    }
   }
   t_links.launch_valid = ours;
   t_links.launch_communicator = id_;
@@ -758,11 +756,21 @@ bool Communicator::stop(std::chrono::milliseconds patience) {
   return true;
 }
 
-std::unique_ptr<GateChannel> Communicator::take_channel() {
+std::unique_ptr<GateChannel> Communicator::release() {
   const std::lock_guard lock(mutex_);
-  if (launching_ == 0) return std::move(channel_);
-  channel_->leave_memory();
-  return nullptr;
+  if (launching_ > 0) {
+    channel_->leave_memory();
+    return nullptr;
+  }
+  // This object stays for callbacks of other threads that just end, its memory need not: no callback gets past
+  // `stopped_` to it.
+  tables_.direct.reset();
+  tables_.captured.reset();
+  tables_.slots.reset();
+  tables_.entry_op.reset();
+  tables_.entry_index.reset();
+  tables_.entry_ordinal.reset();
+  return std::move(channel_);
 }
 
 void Communicator::expire(std::uint32_t slot) {

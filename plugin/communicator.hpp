@@ -78,8 +78,9 @@ class Communicator {
   const CommunicatorIdentity& identity() const { return identity_; }
   OpTables& tables() { return tables_; }
   GateChannel& channel() { return *channel_; }
-  // After stop(). Null while a launch is still under way: then the channel stays here and its memory is left.
-  std::unique_ptr<GateChannel> take_channel();
+  // After stop() and when nothing else looks at the tables: frees them and gives the channel away. Null, and nothing is
+  // freed, while a launch is still under way.
+  std::unique_ptr<GateChannel> release();
   const Log& log() const { return log_; }
   const Control& control() const { return shared_->control; }
   bool graphs_alive();

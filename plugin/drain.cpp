@@ -408,7 +408,7 @@ void Drain::abandon() {
       ring_->count_missed(Missed::result_lost);
   }
   count_uncounted();
-  ring_->set_announced(announced);
+  ring_->set_announced(tables_.calls.load(std::memory_order_relaxed));
 }
 
 std::string Drain::summary() const {

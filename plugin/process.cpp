@@ -24,23 +24,6 @@ constexpr auto kExitPause = std::chrono::milliseconds(1);
 
 constexpr auto kControlPeriod = std::chrono::seconds(1);  // how often the control file is looked at
 
-// A ring's file goes when its communicator can't be measured after all.
-class RemovedUnlessKept {
- public:
-  explicit RemovedUnlessKept(std::string path) : path_(std::move(path)) {}
-  ~RemovedUnlessKept() {
-    if (!kept_ && !path_.empty()) ::unlink(path_.c_str());
-  }
-  RemovedUnlessKept(const RemovedUnlessKept&) = delete;
-  RemovedUnlessKept& operator=(const RemovedUnlessKept&) = delete;
-  void keep() { kept_ = true; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  bool kept_ = false;
-};
-
 }  // namespace
 
 const char* description(const std::exception& error) {
@@ -132,7 +115,7 @@ void* Process::start(const InitCall& call, const Config& config, const Log& log,
     identity.device_name = channel->device_name();
     ring = RingWriter::create(config, identity, &why);
   }
-  RemovedUnlessKept file(ring != nullptr ? ring->path() : std::string());
+  const std::string path = ring != nullptr ? ring->path() : std::string();
   const std::uint64_t capacity = ring != nullptr ? ring->capacity() : 0;
   void* context = nullptr;
   if (ring != nullptr) context = enter(call, role, config, log, std::move(channel), std::move(ring), &why);
@@ -143,13 +126,12 @@ void* Process::start(const InitCall& call, const Config& config, const Log& log,
     (log.*tell)("rank %u: not measured: %s", call.rank, why.c_str());
     return nullptr;
   }
-  file.keep();
   *mask = kActivationMask;
   const auto say = call.rank == 0 ? &Log::notice : &Log::info;
   (log.*say)(
       "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
       "records)%s",
-      kVersion, call.rank, call.nranks, file.path().c_str(), static_cast<unsigned long long>(capacity),
+      kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
       config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
   return context;
 }
@@ -187,6 +169,7 @@ void* Process::enter(const InitCall& call, Role role, const Config& config, cons
     }
   }
   // From here on nothing fails.
+  drain->ring().keep();
   entry->generation.store(generation);
   entry->gate_timeout_ms = config.gate_timeout_ms;
   entry->ended = false;
@@ -341,7 +324,7 @@ void Process::close(void* context) {
     entry.live.store(nullptr, std::memory_order_release);
     entry.drain.reset();
     entry.closing = false;
-    channel = communicator->take_channel();
+    channel = communicator->release();
     shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
   if (channel != nullptr && !quiescent) channel->leave_memory();

@@ -177,7 +177,7 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
     return nullptr;
   }
   const FileDescriptor file(raw_fd);
-  ring->half_made_ = true;
+  ring->created_ = true;
 
   ring->sketch_floats_ = config.sketch_floats;
   ring->record_bytes_ = record_bytes(config.sketch_floats);
@@ -239,12 +239,11 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(ring->map_, h.magic, sizeof h.magic);
   ring->heartbeat();
-  ring->half_made_ = false;
   return ring;
 }
 
 RingWriter::~RingWriter() {
-  if (half_made_) ::unlink(path_.c_str());
+  if (created_ && !kept_) ::unlink(path_.c_str());
   if (map_ != nullptr) munmap(map_, bytes_);
 }
 
