@@ -42,6 +42,9 @@ nccl::Result start_event(void* context, void** handle, const Descriptor* d) noex
     case nccl::kColl:
       *handle = c->coll_start(Handle(d->parent), d->coll.send, d->coll.recv).opaque();
       break;
+    case nccl::kCeColl:
+      c->copy_engine_start(Handle(d->parent));
+      break;
     default:
       break;
   }

@@ -14,6 +14,7 @@ enum EventType : std::uint64_t {
   kGroupApi = 1u << 8,
   kCollApi = 1u << 9,
   kKernelLaunch = 1u << 11,
+  kCeColl = 1u << 12,  // v6
 };
 
 }  // namespace gradprobe::nccl

@@ -43,14 +43,14 @@ Process::Process() noexcept : pid_(getpid()) {
   std::atexit([] { get().at_exit(); });
 }
 
-bool Process::forked() const {
+bool Process::in_forked_child() const {
   // The process id besides: some ways to fork run no handlers.
   return forked_.load() || getpid() != pid_;
 }
 
-int Process::mask_of_unmeasured() {
+int Process::mask_of_unmeasured(std::uint32_t profiler_abi) {
   const std::lock_guard lock(mutex_);
-  return open_ > 0 ? kActivationMask : 0;
+  return open_ > 0 ? activation_mask(profiler_abi) : 0;
 }
 
 void* Process::open(const InitCall& call, int* mask) {
@@ -61,7 +61,7 @@ void* Process::open(const InitCall& call, int* mask) {
     log.info("rank %u: switched off by GRADPROBE=0", call.rank);
     return nullptr;
   }
-  if (forked()) {
+  if (in_forked_child()) {
     log.warn("rank %u: not measured: this process was forked from one that uses gradprobe", call.rank);
     return nullptr;
   }
@@ -74,7 +74,7 @@ void* Process::open(const InitCall& call, int* mask) {
   try {
     return start(call, config, log, mask);
   } catch (const std::exception& e) {
-    *mask = mask_of_unmeasured();
+    *mask = mask_of_unmeasured(call.profiler_abi);
     log.warn("rank %u: not measured: %s", call.rank, description(e));
     return nullptr;
   }
@@ -90,7 +90,7 @@ bool Process::said_before(const std::string& why) {
 void* Process::start(const InitCall& call, const Config& config, const Log& log, int* mask) {
   const Role role = role_of(call, config, log);
   if (role == Role::activations) {
-    *mask = mask_of_unmeasured();
+    *mask = mask_of_unmeasured(call.profiler_abi);
     return nullptr;
   }
   shared_.control.configure(config.sampling, config.control_file);
@@ -120,19 +120,21 @@ void* Process::start(const InitCall& call, const Config& config, const Log& log,
   void* context = nullptr;
   if (ring != nullptr) context = enter(call, role, config, log, std::move(channel), std::move(ring), &why);
   if (context == nullptr) {
-    *mask = mask_of_unmeasured();
+    *mask = mask_of_unmeasured(call.profiler_abi);
     // What fails for one communicator often does for all of the process.
     const auto tell = said_before(why) ? &Log::info : &Log::warn;
     (log.*tell)("rank %u: not measured: %s", call.rank, why.c_str());
     return nullptr;
   }
-  *mask = kActivationMask;
+  *mask = activation_mask(call.profiler_abi);
   const auto say = call.rank == 0 ? &Log::notice : &Log::info;
   (log.*say)(
       "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
       "records)%s",
       kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
-      config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
+      config.launch_blocking && call.profiler_abi != 0
+          ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured"
+          : "");
   return context;
 }
 
@@ -296,7 +298,7 @@ void Process::wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock) 
 }
 
 void Process::close(void* context) {
-  if (forked()) return;
+  if (in_forked_child()) return;
   Communicator* communicator = find(Handle(context), HandleType::context);
   if (communicator == nullptr) return;
   std::unique_ptr<GateChannel> channel;
@@ -335,7 +337,7 @@ void Process::close(void* context) {
 
 void Process::at_exit() {
   // Scripts often end without destroying their communicators. Callbacks may still come; nothing is freed.
-  if (forked()) return;
+  if (in_forked_child()) return;
   // A signal handler may have called exit() on a thread that holds a mutex: then what is not written stays unwritten.
   auto patience = std::chrono::milliseconds(1000);
   std::unique_lock lock(mutex_, std::try_to_lock);
@@ -366,7 +368,7 @@ void Process::at_exit() {
 void Process::graph_gone(void* token) {
   Process& process = get();
   const Handle handle(token);
-  if (process.forked()) return;
+  if (process.in_forked_child()) return;
   // Taken by init and finalize for long, by CUDA's thread here: no callback of NCCL is on this path.
   const std::lock_guard lock(process.mutex_);
   if (Communicator* c = process.find(handle, HandleType::context); c != nullptr)

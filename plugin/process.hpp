@@ -29,7 +29,7 @@ struct InitCall {
   std::uint64_t comm_id = 0;
   std::string comm_name;
   std::uint32_t rank = 0, nranks = 0, nnodes = 0;
-  std::uint32_t profiler_abi = 0;
+  std::uint32_t profiler_abi = 0;  // 0: the preload library
   NcclLogger logger = nullptr;
 };
 
@@ -44,7 +44,9 @@ class Process {
   void* open(const InitCall& call, int* mask);
   // The events that NCCL shall report for a communicator that isn't measured: it keeps one mask for the process, the
   // last communicator's, and one without measurements must not blind others.
-  int mask_of_unmeasured();
+  int mask_of_unmeasured(std::uint32_t profiler_abi);
+  // True in a child of a process that used the plugin: there it does nothing.
+  bool forked() const { return forked_.load(std::memory_order_relaxed); }
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
 
@@ -71,7 +73,7 @@ class Process {
   };
 
   Process() noexcept;
-  bool forked() const;
+  bool in_forked_child() const;
   bool said_before(const std::string& why);
   void* start(const InitCall& call, const Config& config, const Log& log, int* mask);
   void* enter(const InitCall& call, Role role, const Config& config, const Log& log,
@@ -103,7 +105,10 @@ class Process {
   const pid_t pid_;
 };
 
-// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch.
-inline constexpr int kActivationMask = 1 | 2 | 256 | 512 | 2048;
+// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch; of v6 CeColl, all that
+// follows the call of a collective that copy engines carry out.
+constexpr int activation_mask(std::uint32_t profiler_abi) {
+  return 1 | 2 | 256 | 512 | 2048 | (profiler_abi >= 6 ? 4096 : 0);
+}
 
 }  // namespace gradprobe
