@@ -1,6 +1,7 @@
 // Preloaded into a rank: makes the n-th call of a libc function fail when the plugin makes it, and counts its calls.
 //
 // FAULTS_FAIL=function:n[:errno]   the n-th call (from 1) by the library fails, with ENOMEM where no number is given
+// FAULTS_SIGNAL=n                  the n-th time that the plugin asks for the time on the main thread, SIGTERM comes
 // FAULTS_COUNT=file                at the end of the process: a line "function calls" for each that was called
 //
 // The caller is known by its return address, so other libraries' calls neither count nor fail.
@@ -21,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 extern "C" void* __libc_malloc(std::size_t);
 
@@ -50,6 +52,7 @@ enum Function {
   kDlopen,
   kDlsym,
   kMalloc,
+  kTimeOnMainThread,
   kFunctions
 };
 constexpr const char* kNames[kFunctions] = {"mmap",
@@ -72,7 +75,8 @@ constexpr const char* kNames[kFunctions] = {"mmap",
                                             "__cxa_atexit",
                                             "dlopen",
                                             "dlsym",
-                                            "malloc"};
+                                            "malloc",
+                                            "time_on_main_thread"};
 
 std::atomic<unsigned> g_calls[kFunctions];
 
@@ -188,6 +192,16 @@ extern "C" void* dlsym(void* library, const char* name) noexcept {
   static const auto real = reinterpret_cast<void* (*)(void*, const char*)>(dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34"));
   if (failure(kDlsym, CALLER) != 0) return nullptr;
   return real(library, name);
+}
+
+extern "C" int clock_gettime(clockid_t clock, timespec* t) noexcept {
+  static const auto real = next<int (*)(clockid_t, timespec*)>("clock_gettime");
+  static const char* const at = std::getenv("FAULTS_SIGNAL");
+  if (gettid() == getpid() && by_the_plugin(CALLER)) {
+    const unsigned n = g_calls[kTimeOnMainThread].fetch_add(1) + 1;
+    if (at != nullptr && n == static_cast<unsigned>(std::atoi(at))) raise(SIGTERM);
+  }
+  return real(clock, t);
 }
 
 extern "C" void* malloc(std::size_t bytes) noexcept {

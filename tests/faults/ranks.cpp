@@ -136,6 +136,20 @@ bool Running::ended(int rank) {
   return statuses_[i] != kRunning;
 }
 
+bool Running::wait_until_stopped(int rank) {
+  const auto i = static_cast<std::size_t>(rank);
+  while (std::chrono::steady_clock::now() - begin_ < kLimit) {
+    int status = 0;
+    if (waitpid(pids_[i], &status, WNOHANG | WUNTRACED) == pids_[i]) {
+      if (WIFSTOPPED(status)) return true;
+      statuses_[i] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
 std::vector<Rank> Running::wait() {
   const auto all_ended = [&] {
     bool all = true;
@@ -166,23 +180,26 @@ std::vector<Rank> run(const Job& job) {
   return Running(job).wait();
 }
 
-const std::string& expected_weights() {
-  static const std::string weights = [] {
+const std::string& expected_weights(const std::string& scenario) {
+  static std::map<std::string, std::string> known;
+  if (const auto found = known.find(scenario); found != known.end()) return found->second;
+  const auto train = [&] {
     Job job;
+    job.scenario = scenario;
     job.plugin = false;
     const std::vector<Rank> ranks = run(job);
     for (const Rank& r : ranks)
       if (r.status != 0 || r.weights.empty() || r.weights != ranks[0].weights)
         throw std::runtime_error("the training without the plugin failed: " + r.err);
     return ranks[0].weights;
-  }();
-  return weights;
+  };
+  return known[scenario] = train();
 }
 
-void expect_trained(const std::vector<Rank>& ranks, const std::string& what) {
+void expect_trained(const std::vector<Rank>& ranks, const std::string& what, const std::string& scenario) {
   for (std::size_t r = 0; r < ranks.size(); r++) {
     EXPECT_EQ(ranks[r].status, 0) << what << ", rank " << r << ":\n" << ranks[r].err;
-    EXPECT_TRUE(ranks[r].weights == expected_weights()) << what << ", rank " << r << ": other weights";
+    EXPECT_TRUE(ranks[r].weights == expected_weights(scenario)) << what << ", rank " << r << ": other weights";
   }
 }
 

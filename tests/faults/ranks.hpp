@@ -57,6 +57,8 @@ class Running {
   // Ring files are here: GRADPROBE_DIR of all ranks.
   std::string rings() const { return folder_ / "rings"; }
   bool ended(int rank);
+  // Waits until the rank's process is stopped; false when it ended or took too long.
+  bool wait_until_stopped(int rank);
   // Waits for all ranks, kLimit at most.
   std::vector<Rank> wait();
 
@@ -69,11 +71,11 @@ class Running {
 
 std::vector<Rank> run(const Job& job);
 
-// The weights of a training without the plugin.
-const std::string& expected_weights();
+// The weights of a scenario's training without the plugin.
+const std::string& expected_weights(const std::string& scenario = "train");
 
 // Every rank ended with code 0 and the right weights.
-void expect_trained(const std::vector<Rank>& ranks, const std::string& what);
+void expect_trained(const std::vector<Rank>& ranks, const std::string& what, const std::string& scenario = "train");
 
 // "name number" lines.
 std::map<std::string, unsigned> read_counts(const std::string& file);

@@ -43,7 +43,7 @@ struct Usage {
 class Soak : public ::testing::Test {
  protected:
   Soak() {
-    mallopt(M_ARENA_MAX, 1);  // so that mallinfo2() sees all
+    mallopt(M_ARENA_MAX, 1);              // so that mallinfo2() sees all
     setenv("GRADPROBE_RING_MB", "1", 1);  // soon filled: its pages count as resident once they are written
     setenv("GRADPROBE_SKETCH", "256", 1);
     setenv("GRADPROBE_RESULT", "1", 1);

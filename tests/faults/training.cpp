@@ -25,13 +25,14 @@ int number(const char* name, int standard) {
   return text != nullptr ? std::atoi(text) : standard;
 }
 
-ncclUniqueId unique_id() {
+ncclUniqueId unique_id(int round) {
   ncclUniqueId id{};
   const char* text = std::getenv("FAULTS_ID");
   for (std::size_t i = 0; text != nullptr && i < sizeof id.internal && text[2 * i] != '\0'; i++) {
     const char pair[3] = {text[2 * i], text[2 * i + 1], '\0'};
     id.internal[i] = static_cast<char>(std::strtoul(pair, nullptr, 16));
   }
+  id.internal[20] = static_cast<char>(id.internal[20] ^ round);
   return id;
 }
 
@@ -50,8 +51,8 @@ Training::Training() : rank_(number("FAULTS_RANK", 0)), ranks_(number("FAULTS_RA
   }
 }
 
-void Training::join() {
-  FAULTS_CHECK(ncclCommInitRank(&comm_, ranks_, unique_id(), rank_));
+void Training::join(int round) {
+  FAULTS_CHECK(ncclCommInitRank(&comm_, ranks_, unique_id(round), rank_));
   FAULTS_CHECK(ncclCommSplit(comm_, 0, rank_, &loss_comm_, nullptr));
 }
 
@@ -85,6 +86,10 @@ void Training::update() {
   ncclResult_t error = ncclSuccess;
   FAULTS_CHECK(ncclCommGetAsyncError(comm_, &error));
   FAULTS_CHECK(error);
+  take_gradients();
+}
+
+void Training::take_gradients() {
   float loss = 0;
   FAULTS_CHECK(cuMemcpyDtoH(&loss, device_[kLoss], sizeof loss));
   const float rate = 0.01f / (1.0f + std::fabs(loss));
@@ -115,6 +120,11 @@ void Training::leave() {
   FAULTS_CHECK(ncclCommDestroy(loss_comm_));
   FAULTS_CHECK(ncclCommDestroy(comm_));
   comm_ = loss_comm_ = nullptr;
+}
+
+void Training::abort() {
+  FAULTS_CHECK(ncclCommAbort(loss_comm_));
+  FAULTS_CHECK(ncclCommAbort(comm_));
 }
 
 void Training::save() const {

@@ -25,7 +25,7 @@ void check(ncclResult_t r, const char* what);
 #define FAULTS_CHECK(call) ::gradprobe::faults::check(call, #call)
 
 int number(const char* name, int standard);
-ncclUniqueId unique_id();
+ncclUniqueId unique_id(int round);
 
 class Training {
  public:
@@ -34,15 +34,17 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  void join();     // makes the communicators
-  void capture();  // from here on one bucket is reduced by a graph
+  void join(int round = 0);  // makes the communicators, new ones in each round
+  void capture();            // from here on one bucket is reduced by a graph
   void step(int step);
   void leave();  // destroys graph and communicators
+  void abort();  // aborts the communicators
   void save() const;
 
   void put_gradients(int step);
   void all_reduce(std::size_t bucket);
-  void update();
+  void update();          // waits for the step, then take_gradients()
+  void take_gradients();  // the weights follow what lies in the buckets
 
   int rank() const { return rank_; }
   ncclComm_t comm() const { return comm_; }
