@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <gradprobe/ring_reader.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <set>
@@ -22,7 +23,8 @@ std::vector<Ring> read_rings(const std::string& folder) {
   std::vector<Ring> rings;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     auto opened = RingReader::open(entry.path());
-    EXPECT_TRUE(opened.reader) << opened.error;
+    // A process may have ended while it made its ring.
+    EXPECT_TRUE(opened.reader || opened.error.find("no header yet") != std::string::npos) << opened.error;
     if (!opened.reader) continue;
     Ring ring;
     ring.header = opened.reader->header();
@@ -119,7 +121,7 @@ TEST_F(Life, AbortWhileARankIsMissing) {
   Running running(job);
   for (const Rank& rank : running.wait()) {
     EXPECT_EQ(rank.status, 0) << rank.err;
-    EXPECT_LE(rank.plugin_lines.size(), 3u) << rank.err;  // rank 0's banner and summaries
+    EXPECT_LE(rank.plugin_lines.size(), 4u) << rank.err;  // rank 0's banner and summaries
   }
   expect_accounted(read_rings(running.rings()), RingState::finalized, kRanks * kComms);
 }
@@ -154,8 +156,9 @@ TEST_F(Life, ExitInASignalHandlerWhereverItComes) {
     times = read_counts(running.folder() / "libc")["time_on_main_thread"];
   }
   ASSERT_GT(times, 4u);
-  // In the first launches, where the communicator's mutex is held, and in finalize, where the process's is.
-  for (const unsigned n : {1u, 2u, times / 2, times - 1, times}) {
+  // In init, in launches, where the communicator's mutex is held, and in finalize, where the process's is.
+  for (unsigned i = 0; i <= 8; i++) {
+    const unsigned n = std::max(1u, times * i / 8);
     Job job;
     job.scenario = "exit_in_signal_handler";
     job.one[1] = {{"FAULTS_SIGNAL", std::to_string(n)}, {"LD_PRELOAD", FAULTS_LIBC}};

@@ -99,9 +99,10 @@ void Training::take_gradients() {
   }
 }
 
-void Training::step(int step) {
+void Training::step(int step, const std::function<void()>& after_first) {
   put_gradients(step);
   all_reduce(0);
+  if (after_first) after_first();
   FAULTS_CHECK(ncclGroupStart());
   all_reduce(1);
   all_reduce(2);

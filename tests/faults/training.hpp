@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 namespace gradprobe::faults {
@@ -36,7 +37,8 @@ class Training {
 
   void join(int round = 0);  // makes the communicators, new ones in each round
   void capture();            // from here on one bucket is reduced by a graph
-  void step(int step);
+  // `after_first` is called when the first of its collectives is enqueued.
+  void step(int step, const std::function<void()>& after_first = {});
   void leave();  // destroys graph and communicators
   void abort();  // aborts the communicators
   void save() const;
