@@ -48,6 +48,13 @@ void MarkQueue::push(Mark mark, const std::atomic<std::uint64_t>& announced, con
   if (pushed_++ == taken_) next_.store(mark.index, std::memory_order_release);
 }
 
+void MarkQueue::release() {
+  const std::lock_guard lock(mutex_);
+  next_.store(kNone, std::memory_order_release);
+  taken_ = pushed_;
+  queue_ = {};
+}
+
 std::optional<Mark> MarkQueue::take(std::uint64_t index) {
   if (next_.load(std::memory_order_acquire) > index) return std::nullopt;
   const std::lock_guard lock(mutex_);

@@ -39,6 +39,9 @@ class MarkQueue {
   // The oldest mark, if it stands before the collector's op `index` or an earlier one.
   std::optional<Mark> take(std::uint64_t index);
 
+  // No mark follows: gives the memory back.
+  void release();
+
   // Step of the ops that are called now; kNone: no step mark yet.
   std::uint64_t step() const { return step_.load(std::memory_order_acquire); }
 
