@@ -73,7 +73,8 @@ RingFolder::~RingFolder() {
 
 std::vector<std::string> RingFolder::files() const {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(path_))
+    if (entry.path().extension() == ".ring") names.push_back(entry.path());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -138,8 +139,9 @@ double Bucket::sum_squares() const {
   return sum;
 }
 
-FakeComm::FakeComm(std::uint64_t id, int nranks, int rank, int version) : profiler_(profiler(version)) {
-  if (profiler_.init(&context_, id, &mask_, "test", 1, nranks, rank, logger) != 0)
+FakeComm::FakeComm(std::uint64_t id, int nranks, int rank, int version, const char* name)
+    : profiler_(profiler(version)) {
+  if (profiler_.init(&context_, id, &mask_, name, 1, nranks, rank, logger) != 0)
     throw std::runtime_error("the plugin's init failed");
 }
 

@@ -151,7 +151,8 @@ using Parts = std::vector<Part>;
 // One communicator as NCCL drives it.
 class FakeComm {
  public:
-  explicit FakeComm(std::uint64_t id = 0x1234, int nranks = 2, int rank = 0, int version = 5);
+  explicit FakeComm(std::uint64_t id = 0x1234, int nranks = 2, int rank = 0, int version = 5,
+                    const char* name = "test");
   ~FakeComm();
   FakeComm(const FakeComm&) = delete;
   FakeComm& operator=(const FakeComm&) = delete;
