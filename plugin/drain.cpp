@@ -184,7 +184,7 @@ void Drain::take_slot_status(const gate::Result& result) {
   // A captured slot's entries stay for later replays; this replay's are missed.
   if (captured) {
     const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
-    ring_->count_missed(reason, one_entry ? 1 : slot.capacity);
+    ring_->count_missed(reason, one_entry ? 1 : slot.capacity.load(std::memory_order_relaxed));
     // NCCL launches some collectives without a word: replays must not wait for their buffers again and again.
     const std::uint32_t timeouts = view.timeouts + (view.timed_out ? 1 : 0);
     if (view.timed_out && timeouts == kReplaysThatWait) communicator_->expire(result.slot);
