@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "preload_active.hpp"
+
 namespace gradprobe {
 
 Function function_of(const char* text) {
@@ -58,7 +60,7 @@ nccl::Result finalize(void* context) noexcept {
   try {
     Process::get().close(context);
   } catch (const std::exception&) {
-    // Out of memory or threads while cleaning up: the ring keeps what was written, NCCL goes on.
+    // Close has said what there is to say.
   }
   return nccl::kSuccess;
 }
@@ -66,7 +68,12 @@ nccl::Result finalize(void* context) noexcept {
 nccl::Result init_with_identity(std::uint32_t profiler_abi, void** context, std::uint64_t comm_id, int* mask,
                                 const char* comm_name, int nnodes, int nranks, int rank, NcclLogger logger) noexcept {
   *context = nullptr;
+  *mask = 0;
   try {
+    if (preload_active()) {
+      Log(logger, read_config().log).info("rank %d: measured by the preload library, not by the profiler plugin", rank);
+      return nccl::kSuccess;
+    }
     InitCall call;
     call.comm_id = comm_id;
     call.comm_name = comm_name != nullptr ? comm_name : "";
@@ -77,7 +84,8 @@ nccl::Result init_with_identity(std::uint32_t profiler_abi, void** context, std:
     call.logger = logger;
     *context = Process::get().open(call, mask);
   } catch (const std::exception& e) {
-    Log(logger, LogTarget::automatic).warn("rank %d: not measured: %s", rank, e.what());
+    *mask = Process::get().mask_of_unmeasured(profiler_abi);
+    Log(logger, LogTarget::automatic).warn("rank %d: not measured: %s", rank, description(e));
   }
   return nccl::kSuccess;
 }
@@ -87,7 +95,7 @@ nccl::Result init_unsupported(std::uint32_t profiler_abi, void** context, int* m
   *context = nullptr;
   *mask = 0;
   static std::atomic<bool> said{false};
-  if (said.exchange(true)) return nccl::kSuccess;
+  if (preload_active() || said.exchange(true)) return nccl::kSuccess;
   try {
     const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
     Log(logger, read_config().log)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <thread>
 #include <utility>
 
 namespace gradprobe {
@@ -158,7 +159,7 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
   if (Batch* last = batch(current_); last != nullptr) {
     // Calls of the last batch that no launch took: inline launches have told all their buffers by now.
     if (last->all_inline()) give_up(last);
-    close_results(*last);
+    if (!last->ends_later) close_results(*last);
     current_ = kNoBatch;
     if (last->captured && last->slots == 0) free_captured_batch(last);
   }
@@ -176,7 +177,7 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
   *b = Batch{};
   b->serial = serial;
   b->captured = captured;
-  b->first_op = tables_.announced.load(std::memory_order_relaxed);
+  b->first_op = next_op_;
   current_ = serial;
   return b;
 }
@@ -257,17 +258,6 @@ std::uint32_t Communicator::take_captured_entries(std::uint32_t entries) {
   return kNoOp;
 }
 
-template <typename F>
-void Communicator::for_each_op(const Batch& b, const F& f) {
-  if (b.captured) {
-    for (std::uint32_t i = b.first_captured; i != kNoOp; i = tables_.captured[i].next) f(tables_.captured[i]);
-  } else {
-    // Between them may be ops without a record.
-    for (std::uint64_t i = b.first_op; i < b.end_op; i++)
-      if (Op& op = tables_.direct_op(i); op.index == i && op.batch == b.serial) f(op);
-  }
-}
-
 Op* Communicator::op_of(Handle coll_api) {
   if (coll_api.type() != HandleType::coll_api || coll_api.communicator() != id_) return nullptr;
   const std::uint64_t payload = coll_api.payload();
@@ -305,7 +295,8 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
 
 Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t index = tables_.announced.load(std::memory_order_relaxed);
+  if (stopped_) return {};
+  const std::uint64_t index = next_op_;
   if (overflowed_ || index - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
     // From here on steps could differ between ranks, so nothing more of this communicator is recorded.
     if (!std::exchange(overflowed_, true))
@@ -321,7 +312,8 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
   if (pass_by(event, at)) {
     classify(event, &direct);
     direct.state.store(OpState::passed, std::memory_order_release);
-    tables_.announced.store(index + 1, std::memory_order_release);
+    next_op_ = index + 1;
+    if (!event.provisional) tables_.announced.store(next_op_, std::memory_order_release);
     const Missed reason = event.function == Function::broadcast ? Missed::unsupported_function : Missed::not_sampled;
     tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
     return {};
@@ -337,6 +329,7 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
   op.captured = event.captured;
   op.send = op.recv = 0;
   op.told = 0;
+  op.refused.store(false, std::memory_order_relaxed);
   op.batch = b != nullptr ? b->serial : kNoBatch;
   classify(event, &op);
   if (op.eligible && !storable) {
@@ -344,7 +337,7 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
     op.eligible = false;
   }
   const OpState state = op.eligible ? OpState::announced : OpState::missed;
-  op.result_wanted = result_due(op, event, at);
+  op.result_wanted = event.result_follows && result_due(op, event, at);
   op.state.store(state, std::memory_order_release);
   Handle handle(HandleType::coll_api, id_, index);
   if (captured != nullptr) {
@@ -358,7 +351,8 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
     if (op.eligible) b->eligible++;
     b->results_wanted |= op.result_wanted;
   }
-  tables_.announced.store(index + 1, std::memory_order_release);
+  next_op_ = index + 1;
+  if (!event.provisional) tables_.announced.store(next_op_, std::memory_order_release);
   return handle;
 }
 
@@ -536,6 +530,7 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);
+  if (stopped_) return {};
   t_links.launching_communicator = id_;
   t_links.launching_batch = kNoBatch;
   t_links.launching_stream = stream;
@@ -596,17 +591,21 @@ CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunc
   pass.first_arrival = arrivals;
   pass.replayed = captured;
   if (!captured) arrivals += pass.ctas;
+  launching_++;
   lock->unlock();
   const CUresult result = channel_->launch(pass, cuda_stream, number);
   lock->lock();
+  launching_--;
   if (result != CUDA_SUCCESS && !captured) arrivals -= pass.ctas;
   return result;
 }
 
 void Communicator::fail_launches(CUresult result) {
   if (std::exchange(launch_failed_, true)) return;
-  log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
-            identity_.rank, channel_->error_name(result).c_str());
+  log_.warn(
+      "rank %u: launching the measuring kernels failed (cuLaunchKernel: %s): this communicator is not measured any "
+      "more",
+      identity_.rank, channel_->error_name(result).text);
 }
 
 void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t index, void* stream) {
@@ -627,9 +626,11 @@ void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uin
   if (captured && result == CUDA_SUCCESS) {
     // The slot is the graph's: without word of the graph's end it is never used again.
     const Handle token(HandleType::context, id_, index);
+    launching_++;
     lock->unlock();
     channel_->retain_by_graph(static_cast<CUstream>(stream), token.opaque(), shared_->graph_gone);
     lock->lock();
+    launching_--;
   }
   if (slow && !captured) switch_off_if_launches_block(index);
   if (result == CUDA_SUCCESS) return;
@@ -683,18 +684,22 @@ void Communicator::kernel_launch_stop() {
   if (ours && t_links.result_slot != kNoSlot) {
     std::unique_lock lock(mutex_);
     const std::uint32_t index = t_links.result_slot;
-    const Slot& slot = tables_.slots[index];
-    if (const Batch* b = batch(t_links.launching_batch); b != nullptr && slot.batch == b->serial &&
-                                                         slot.results_open.load(std::memory_order_relaxed) &&
-                                                         !launch_failed_) {
+    const Batch* b = stopped_ || launch_failed_ ? nullptr : batch(t_links.launching_batch);
+    if (b != nullptr && tables_.slots[index].batch == b->serial &&
+        tables_.slots[index].results_open.load(std::memory_order_relaxed))
       launch_result(&lock, *b, index, t_links.launching_stream);
-    }
   }
   t_links.launch_valid = ours;
   t_links.launch_communicator = id_;
   t_links.launch_slot = t_links.launching_slot;
   t_links.launch_batch = t_links.launching_batch;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
+}
+
+BegunCalls Communicator::hand_over_launch() {
+  const BegunCalls begun{t_links.launching_batch, t_links.result_slot, next_op_};
+  t_links.launching_slot = t_links.result_slot = kNoSlot;
+  return begun;
 }
 
 Handle Communicator::group_start() {
@@ -708,6 +713,7 @@ Handle Communicator::group_start() {
 
 Handle Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return {};
   const Handle handle(HandleType::coll, id_, 0);
   Op* op = op_of(coll_api);
   if (op == nullptr || t_links.group_communicator != id_) return handle;
@@ -745,12 +751,14 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
 
 void Communicator::copy_engine_start(Handle coll_api) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   if (Op* op = op_of(coll_api); op != nullptr) miss(op, batch(op->batch), Missed::copy_engine);
 }
 
 void Communicator::group_stop() {
   if (t_links.group_communicator != id_) return;
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   Batch* b = batch(t_links.group_batch);
   if (b != nullptr && t_links.group_inline) {
     b->inline_launches++;
@@ -766,9 +774,34 @@ void Communicator::group_stop() {
   t_links.group_batch = kNoBatch;
 }
 
-void Communicator::give_up_all() {
-  const std::lock_guard lock(mutex_);
+bool Communicator::stop(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (; !lock.owns_lock() && patience.count() > 0; lock.try_lock()) {
+    constexpr std::chrono::milliseconds kPause(1);
+    std::this_thread::sleep_for(kPause);
+    patience -= kPause;
+  }
+  if (!lock.owns_lock()) return false;
+  stopped_ = true;
   for (std::uint32_t i = 0; i < kDirectBatches; i++) give_up(&direct_batches_[i]);
+  return true;
+}
+
+std::unique_ptr<GateChannel> Communicator::release() {
+  const std::lock_guard lock(mutex_);
+  if (launching_ > 0) {
+    channel_->leave_memory();
+    return nullptr;
+  }
+  // This object stays for callbacks of other threads that just end, its memory need not: no callback gets past
+  // `stopped_` to it.
+  tables_.direct.reset();
+  tables_.captured.reset();
+  tables_.slots.reset();
+  tables_.entry_op.reset();
+  tables_.entry_index.reset();
+  tables_.entry_ordinal.reset();
+  return std::move(channel_);
 }
 
 void Communicator::expire(std::uint32_t slot) {

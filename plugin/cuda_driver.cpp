@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdio>
+
 namespace gradprobe {
 namespace {
 
@@ -43,6 +45,7 @@ bool fill(void* library, CudaDriver* d, std::string* why) {
   need("cuStreamCreate", &d->stream_create);
   need("cuStreamDestroy_v2", &d->stream_destroy);
   need("cuStreamSynchronize", &d->stream_synchronize);
+  need("cuStreamIsCapturing", &d->stream_is_capturing);
   need("cuLaunchKernel", &d->launch_kernel);
   need("cuThreadExchangeStreamCaptureMode", &d->exchange_capture_mode);
   need("cuGetErrorName", &d->get_error_name);
@@ -50,6 +53,11 @@ bool fill(void* library, CudaDriver* d, std::string* why) {
     *why = std::string("libcuda.so.1 has no ") + missing + "; update the NVIDIA driver";
     return false;
   }
+  find(library, "cuDeviceGet", &d->device_get);
+  find(library, "cuDevicePrimaryCtxGetState", &d->primary_context_state);
+  find(library, "cuDevicePrimaryCtxRetain", &d->primary_context_retain);
+  if (!find(library, "cuDevicePrimaryCtxRelease_v2", &d->primary_context_release))
+    find(library, "cuDevicePrimaryCtxRelease", &d->primary_context_release);
   if (!find(library, "cuDeviceGetUuid_v2", &d->device_get_uuid)) find(library, "cuDeviceGetUuid", &d->device_get_uuid);
   if (!find(library, "cuStreamGetCaptureInfo_v3", &d->capture_info) &&
       find(library, "cuStreamGetCaptureInfo_v2", &g_capture_info_v2))
@@ -84,10 +92,14 @@ const CudaDriver* CudaDriver::load(std::string* why) {
   return loaded->ok ? &loaded->driver : nullptr;
 }
 
-std::string CudaDriver::error_name(CUresult result) const {
+CudaDriver::ErrorName CudaDriver::error_name(CUresult result) const {
+  ErrorName name{};
   const char* text = nullptr;
-  if (get_error_name(result, &text) == CUDA_SUCCESS && text != nullptr) return text;
-  return "CUDA error " + std::to_string(static_cast<int>(result));
+  if (get_error_name(result, &text) == CUDA_SUCCESS && text != nullptr)
+    std::snprintf(name.text, sizeof name.text, "%s", text);
+  else
+    std::snprintf(name.text, sizeof name.text, "CUDA error %d", static_cast<int>(result));
+  return name;
 }
 
 }  // namespace gradprobe

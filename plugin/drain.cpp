@@ -251,7 +251,6 @@ void Drain::take(const gate::Result& result) {
   }
   Held held{record_of(op), sketch_of(result)};
   fill(&held.record, result);
-  ring_->count_measured(1);
   if (result.entry == 0) ring_->count_gate_wait(result.gate_wait_ns);  // one wait, whatever number of entries
   if (op.captured) {
     hold_replay(result, std::move(held));
@@ -276,6 +275,7 @@ void Drain::take_replayed_result(const gate::Result& result, const Op& op) {
   // Earlier launches of a captured group may have left the result half-made.
   const Slot& slot = tables_.slots[result.slot];
   if (moved(op, result.run) || slot.result_ambiguous.load(std::memory_order_acquire) ||
+      tables_.results_void.load(std::memory_order_acquire) ||
       result.launch != slot.last_result_launch.load(std::memory_order_acquire))
     return;
   write_replay();
@@ -287,6 +287,7 @@ void Drain::take_replayed_result(const gate::Result& result, const Op& op) {
 void Drain::write(RecordHead* record, const float* sketch) {
   folder_.feed(record, sketch);
   ring_->write(*record, sketch);
+  if (record->missed == 0) ring_->count_measured(1);
   results_.input_written(*record);
 }
 
@@ -334,7 +335,7 @@ void Drain::end_results(const Slot& slot, Missed missed) {
   if (slot.result_failed.load(std::memory_order_acquire)) missed = Missed::launch_failed;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   std::uint32_t last = slot.last_result_launch.load(std::memory_order_acquire);
-  if (slot.result_ambiguous.load(std::memory_order_acquire)) {
+  if (slot.result_ambiguous.load(std::memory_order_acquire) || tables_.results_void.load(std::memory_order_acquire)) {
     missed = Missed::ambiguous;
     last = kNoLaunch;
   }
@@ -361,6 +362,10 @@ bool Drain::advance() {
       write_missed(&op);
     } else if (state == OpState::passed) {
       folder_.pass(op.function, op.datatype, op.count);
+    } else if (state == OpState::done && op.refused.load(std::memory_order_acquire)) {
+      held_.erase(op.ordinal);
+      op.reason = Missed::no_events;
+      write_missed(&op);
     } else if (state == OpState::done) {
       auto held = held_.extract(op.ordinal);
       Held& measured = held.mapped();
@@ -403,6 +408,20 @@ void Drain::finish(RingState state) {
   folder_.finish();
   ring_->heartbeat();
   ring_->set_state(state);
+}
+
+void Drain::abandon() {
+  const std::uint64_t announced = tables_.announced.load(std::memory_order_acquire);
+  for (std::uint64_t i = collected_; i < announced; i++) {
+    const Op& op = tables_.direct_op(i);
+    const OpState state = op.state.load(std::memory_order_acquire);
+    if (state == OpState::missed)
+      ring_->count_missed(op.reason);
+    else if (state == OpState::announced || state == OpState::done)
+      ring_->count_missed(Missed::result_lost);
+  }
+  count_uncounted();
+  ring_->set_announced(tables_.calls.load(std::memory_order_relaxed));
 }
 
 std::string Drain::summary() const {
