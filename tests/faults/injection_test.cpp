@@ -104,6 +104,11 @@ void expect_whole_rings(const std::string& folder, const std::string& what) {
     ASSERT_TRUE(opened.reader) << what << ": " << opened.error;
     const LiveCounters counters = opened.reader->counters();
     EXPECT_EQ(counters.state, static_cast<std::uint64_t>(RingState::finalized)) << what;
+    // Of every call it is known what became of it; one of the calls was captured, and counts once for each replay.
+    std::uint64_t known = counters.measured;
+    for (const std::uint64_t n : counters.missed) known += n;
+    EXPECT_GE(known + 1, counters.announced) << what;
+    EXPECT_LE(known, counters.announced + 1) << what;
   }
 }
 

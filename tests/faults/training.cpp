@@ -115,6 +115,12 @@ void Training::step(int step, const std::function<void()>& after_first) {
   update();
 }
 
+bool Training::try_step(int step) {
+  put_gradients(step);
+  void* p = reinterpret_cast<void*>(device_[0]);
+  return ncclAllReduce(p, p, kCounts[0], ncclFloat32, ncclSum, comm_, stream_) == ncclSuccess;
+}
+
 void Training::leave() {
   if (graph_ != nullptr) FAULTS_CHECK(cuGraphExecDestroy(graph_));
   graph_ = nullptr;

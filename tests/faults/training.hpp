@@ -39,8 +39,9 @@ class Training {
   void capture();            // from here on one bucket is reduced by a graph
   // `after_first` is called when the first of its collectives is enqueued.
   void step(int step, const std::function<void()>& after_first = {});
-  void leave();  // destroys graph and communicators
-  void abort();  // aborts the communicators
+  bool try_step(int step);  // its first collective only; false when NCCL refuses it
+  void leave();             // destroys graph and communicators
+  void abort();             // aborts the communicators
   void save() const;
 
   void put_gradients(int step);
