@@ -55,6 +55,8 @@ class Training {
   CUcontext context() const { return context_; }
 
  private:
+  void expect_own_state() const;  // the thread's context and capture mode are as CUDA's user left them
+
   int rank_, ranks_;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
