@@ -78,7 +78,7 @@ bool Drain::awaits_results(std::uint64_t i) {
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   std::uint32_t outputs = 0;
   if (slot.results_launched.load(std::memory_order_acquire) != 0)
-    for (std::uint32_t e = 0; e < entries; e++) outputs += channel_.entry(slot.first_entry + e).output != 0 ? 1 : 0;
+    for (std::uint32_t e = 0; e < entries; e++) outputs += channel_.entry(slot.first_entry + e).output != 0 ? 1u : 0u;
   // All are there in the usual case, and the ring needn't be searched.
   if (views_[index].inputs_read >= entries &&
       views_[index].results_read >= outputs * slot.results_launched.load(std::memory_order_acquire))
