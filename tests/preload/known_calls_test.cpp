@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "fake_nccl.hpp"
 #include "process.hpp"
@@ -72,17 +74,20 @@ TEST_F(KnownCalls, AGroupsCallsEndEachForItself) {
 }
 
 // Passes that overlap finish their results in any order.
-TEST_F(KnownCalls, PassesOnTwoStreamsLoseNothing) {
-  constexpr std::size_t kRounds = 300;
-  const Bucket first(700, 1), second(900, 2);
-  CUstream other = nullptr;
-  ASSERT_EQ(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-  for (std::size_t i = 0; i < kRounds; i++) {
-    const BegunCalls a = begin(first), b = begin(second, false, other);
-    comm_->end_calls(a, CallOutcome::launched, stream_);
-    comm_->end_calls(b, CallOutcome::launched, other);
+TEST_F(KnownCalls, PassesOnSeveralStreamsLoseNothing) {
+  constexpr std::size_t kRounds = 100, kStreams = 4;
+  std::vector<std::unique_ptr<Bucket>> buckets;
+  std::vector<CUstream> streams(kStreams);
+  for (std::size_t i = 0; i < kStreams; i++) {
+    buckets.push_back(std::make_unique<Bucket>(10000 * i + 3, static_cast<unsigned>(i)));
+    ASSERT_EQ(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   }
-  ASSERT_EQ(cuStreamSynchronize(other), CUDA_SUCCESS);
+  for (std::size_t round = 0; round < kRounds; round++) {
+    std::vector<BegunCalls> begun;
+    for (std::size_t i = 0; i < kStreams; i++) begun.push_back(begin(*buckets[i], false, streams[i]));
+    for (std::size_t i = 0; i < kStreams; i++) comm_->end_calls(begun[i], CallOutcome::launched, streams[i]);
+  }
+  for (CUstream stream : streams) ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
   close();
   std::size_t inputs = 0, results = 0;
   for (const Record& r : folder_.records()) {
@@ -91,8 +96,8 @@ TEST_F(KnownCalls, PassesOnTwoStreamsLoseNothing) {
     EXPECT_EQ(r.head.missed, 0) << "op " << r.head.op;
     (result ? results : inputs)++;
   }
-  EXPECT_EQ(inputs, 2 * kRounds);
-  EXPECT_EQ(results, 2 * kRounds);
+  EXPECT_EQ(inputs, kStreams * kRounds);
+  EXPECT_EQ(results, kStreams * kRounds);
 }
 
 // The pass of a refused call is in the graph all the same; its replays are no collectives.
