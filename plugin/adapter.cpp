@@ -60,7 +60,7 @@ nccl::Result finalize(void* context) noexcept {
   try {
     Process::get().close(context);
   } catch (const std::exception&) {
-    // Out of memory or threads while cleaning up: the ring keeps what was written, NCCL goes on.
+    // Close has said what there is to say.
   }
   return nccl::kSuccess;
 }
@@ -84,7 +84,8 @@ nccl::Result init_with_identity(std::uint32_t profiler_abi, void** context, std:
     call.logger = logger;
     *context = Process::get().open(call, mask);
   } catch (const std::exception& e) {
-    Log(logger, LogTarget::automatic).warn("rank %d: not measured: %s", rank, e.what());
+    *mask = Process::get().mask_of_unmeasured(profiler_abi);
+    Log(logger, LogTarget::automatic).warn("rank %d: not measured: %s", rank, description(e));
   }
   return nccl::kSuccess;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <thread>
 #include <utility>
 
 namespace gradprobe {
@@ -294,6 +295,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
 
 Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return {};
   const std::uint64_t index = next_op_;
   if (overflowed_ || index - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
     // From here on steps could differ between ranks, so nothing more of this communicator is recorded.
@@ -528,6 +530,7 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);
+  if (stopped_) return {};
   t_links.launching_communicator = id_;
   t_links.launching_batch = kNoBatch;
   t_links.launching_stream = stream;
@@ -588,17 +591,21 @@ CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunc
   pass.first_arrival = arrivals;
   pass.replayed = captured;
   if (!captured) arrivals += pass.ctas;
+  launching_++;
   lock->unlock();
   const CUresult result = channel_->launch(pass, cuda_stream, number);
   lock->lock();
+  launching_--;
   if (result != CUDA_SUCCESS && !captured) arrivals -= pass.ctas;
   return result;
 }
 
 void Communicator::fail_launches(CUresult result) {
   if (std::exchange(launch_failed_, true)) return;
-  log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
-            identity_.rank, channel_->error_name(result).c_str());
+  log_.warn(
+      "rank %u: launching the measuring kernels failed (cuLaunchKernel: %s): this communicator is not measured any "
+      "more",
+      identity_.rank, channel_->error_name(result).text);
 }
 
 void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t index, void* stream) {
@@ -619,9 +626,11 @@ void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uin
   if (captured && result == CUDA_SUCCESS) {
     // The slot is the graph's: without word of the graph's end it is never used again.
     const Handle token(HandleType::context, id_, index);
+    launching_++;
     lock->unlock();
     channel_->retain_by_graph(static_cast<CUstream>(stream), token.opaque(), shared_->graph_gone);
     lock->lock();
+    launching_--;
   }
   if (slow && !captured) switch_off_if_launches_block(index);
   if (result == CUDA_SUCCESS) return;
@@ -675,12 +684,10 @@ void Communicator::kernel_launch_stop() {
   if (ours && t_links.result_slot != kNoSlot) {
     std::unique_lock lock(mutex_);
     const std::uint32_t index = t_links.result_slot;
-    const Slot& slot = tables_.slots[index];
-    if (const Batch* b = batch(t_links.launching_batch); b != nullptr && slot.batch == b->serial &&
-                                                         slot.results_open.load(std::memory_order_relaxed) &&
-                                                         !launch_failed_) {
+    const Batch* b = stopped_ || launch_failed_ ? nullptr : batch(t_links.launching_batch);
+    if (b != nullptr && tables_.slots[index].batch == b->serial &&
+        tables_.slots[index].results_open.load(std::memory_order_relaxed))
       launch_result(&lock, *b, index, t_links.launching_stream);
-    }
   }
   t_links.launch_valid = ours;
   t_links.launch_communicator = id_;
@@ -706,6 +713,7 @@ Handle Communicator::group_start() {
 
 Handle Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return {};
   const Handle handle(HandleType::coll, id_, 0);
   Op* op = op_of(coll_api);
   if (op == nullptr || t_links.group_communicator != id_) return handle;
@@ -743,12 +751,14 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
 
 void Communicator::copy_engine_start(Handle coll_api) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   if (Op* op = op_of(coll_api); op != nullptr) miss(op, batch(op->batch), Missed::copy_engine);
 }
 
 void Communicator::group_stop() {
   if (t_links.group_communicator != id_) return;
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   Batch* b = batch(t_links.group_batch);
   if (b != nullptr && t_links.group_inline) {
     b->inline_launches++;
@@ -764,9 +774,34 @@ void Communicator::group_stop() {
   t_links.group_batch = kNoBatch;
 }
 
-void Communicator::give_up_all() {
-  const std::lock_guard lock(mutex_);
+bool Communicator::stop(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (; !lock.owns_lock() && patience.count() > 0; lock.try_lock()) {
+    constexpr std::chrono::milliseconds kPause(1);
+    std::this_thread::sleep_for(kPause);
+    patience -= kPause;
+  }
+  if (!lock.owns_lock()) return false;
+  stopped_ = true;
   for (std::uint32_t i = 0; i < kDirectBatches; i++) give_up(&direct_batches_[i]);
+  return true;
+}
+
+std::unique_ptr<GateChannel> Communicator::release() {
+  const std::lock_guard lock(mutex_);
+  if (launching_ > 0) {
+    channel_->leave_memory();
+    return nullptr;
+  }
+  // This object stays for callbacks of other threads that just end, its memory need not: no callback gets past
+  // `stopped_` to it.
+  tables_.direct.reset();
+  tables_.captured.reset();
+  tables_.slots.reset();
+  tables_.entry_op.reset();
+  tables_.entry_index.reset();
+  tables_.entry_ordinal.reset();
+  return std::move(channel_);
 }
 
 void Communicator::expire(std::uint32_t slot) {

@@ -1,15 +1,16 @@
 #include "process.hpp"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <system_error>
+#include <new>
 #include <utility>
 
+#include "blocked_signals.hpp"
 #include "version.hpp"
 
 namespace gradprobe {
@@ -19,37 +20,37 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kShortestSleep = std::chrono::microseconds(50);
 constexpr auto kLongestSleep =
     std::chrono::microseconds(1000);  // far below the time in which kResults results can come
+constexpr auto kExitPause = std::chrono::milliseconds(1);
 
 constexpr auto kControlPeriod = std::chrono::seconds(1);  // how often the control file is looked at
 
-// The application's signals are for its own threads.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
-
 }  // namespace
 
-Process& Process::get() {
-  static Process* process = new Process;
+const char* description(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+}
+
+Process& Process::get() noexcept {
+  alignas(Process) static unsigned char storage[sizeof(Process)];
+  static Process* process = new (storage) Process;
   return *process;
 }
 
-Process::Process() {
+Process::Process() noexcept : pid_(getpid()) {
   shared_.graph_gone = &Process::graph_gone;
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
-  pthread_atfork(nullptr, nullptr, [] { get().forked_.store(true); });
+  fork_is_told_ = pthread_atfork(nullptr, nullptr, [] { get().forked_.store(true); }) == 0;
   std::atexit([] { get().at_exit(); });
+}
+
+bool Process::in_forked_child() const {
+  // The process id besides: some ways to fork run no handlers.
+  return forked_.load() || getpid() != pid_;
+}
+
+int Process::mask_of_unmeasured(std::uint32_t profiler_abi) {
+  const std::lock_guard lock(mutex_);
+  return open_ > 0 ? activation_mask(profiler_abi) : 0;
 }
 
 void* Process::open(const InitCall& call, int* mask) {
@@ -60,7 +61,7 @@ void* Process::open(const InitCall& call, int* mask) {
     log.info("rank %u: switched off by GRADPROBE=0", call.rank);
     return nullptr;
   }
-  if (forked_.load()) {
+  if (in_forked_child()) {
     log.warn("rank %u: not measured: this process was forked from one that uses gradprobe", call.rank);
     return nullptr;
   }
@@ -70,15 +71,37 @@ void* Process::open(const InitCall& call, int* mask) {
     if (!std::exchange(settings_reported_, true))
       for (const std::string& warning : config.warnings) log.warn("%s", warning.c_str());
   }
+  try {
+    return start(call, config, log, mask);
+  } catch (const std::exception& e) {
+    *mask = mask_of_unmeasured(call.profiler_abi);
+    log.warn("rank %u: not measured: %s", call.rank, description(e));
+    return nullptr;
+  }
+}
 
+bool Process::said_before(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (why == last_reason_) return true;
+  last_reason_ = why;
+  return false;
+}
+
+void* Process::start(const InitCall& call, const Config& config, const Log& log, int* mask) {
   const Role role = role_of(call, config, log);
-  if (role == Role::activations) return nullptr;
+  if (role == Role::activations) {
+    *mask = mask_of_unmeasured(call.profiler_abi);
+    return nullptr;
+  }
   shared_.control.configure(config.sampling, config.control_file);
 
   std::string why;
   std::unique_ptr<GateChannel> channel;
-  if (const CudaDriver* cuda = CudaDriver::load(&why); cuda != nullptr)
+  if (!fork_is_told_) {
+    why = "the system doesn't tell of forked processes (pthread_atfork failed)";
+  } else if (const CudaDriver* cuda = CudaDriver::load(&why); cuda != nullptr) {
     channel = GateChannel::create(*cuda, config, &why);
+  }
   std::unique_ptr<RingWriter> ring;
   if (channel != nullptr) {
     RingIdentity identity;
@@ -92,48 +115,17 @@ void* Process::open(const InitCall& call, int* mask) {
     identity.device_name = channel->device_name();
     ring = RingWriter::create(config, identity, &why);
   }
-
-  std::unique_lock lock(mutex_);
-  // NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
-  *mask = open_ > 0 ? activation_mask(call.profiler_abi) : 0;
-  Entry* entry = ring != nullptr ? free_entry() : nullptr;
-  if (ring != nullptr && entry == nullptr) why = "too many communicators in this process";
-  if (entry != nullptr && !collector_.joinable()) {
-    try {
-      start_collector();
-    } catch (const std::system_error& e) {
-      why = std::string("can't start the collector thread: ") + e.what();
-      entry = nullptr;
-    }
-  }
-  if (entry == nullptr) {
-    lock.unlock();
-    if (ring != nullptr) ring->discard();
-    GateChannel::close(std::move(channel), true);
-    log.warn("rank %u: not measured: %s", call.rank, why.c_str());
+  const std::string path = ring != nullptr ? ring->path() : std::string();
+  const std::uint64_t capacity = ring != nullptr ? ring->capacity() : 0;
+  void* context = nullptr;
+  if (ring != nullptr) context = enter(call, role, config, log, std::move(channel), std::move(ring), &why);
+  if (context == nullptr) {
+    *mask = mask_of_unmeasured(call.profiler_abi);
+    // What fails for one communicator often does for all of the process.
+    const auto tell = said_before(why) ? &Log::info : &Log::warn;
+    (log.*tell)("rank %u: not measured: %s", call.rank, why.c_str());
     return nullptr;
   }
-  // Generation 0 is never used: no handle of a communicator is all zeros but for its type.
-  const std::uint32_t generation = entry->generation.load() % 127 + 1;
-  entry->generation.store(generation);
-  const CommunicatorId id{static_cast<std::uint32_t>(entry - entries_.data()), generation};
-  const std::string path = ring->path();
-  const std::uint64_t capacity = ring->capacity();
-  entry->gate_timeout_ms = config.gate_timeout_ms;
-  entry->broken = false;
-  entry->communicator = std::make_unique<Communicator>(id,
-                                                       CommunicatorIdentity{.comm_id = call.comm_id,
-                                                                            .rank = call.rank,
-                                                                            .nranks = call.nranks,
-                                                                            .nnodes = call.nnodes,
-                                                                            .profiler_abi = call.profiler_abi,
-                                                                            .role = role},
-                                                       config, std::move(channel), log, &shared_);
-  entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config);
-  shared_.communicators.store(++open_, std::memory_order_relaxed);
-  entry->live.store(entry->communicator.get(), std::memory_order_release);
-  wake_.notify_all();
-  lock.unlock();
   *mask = activation_mask(call.profiler_abi);
   const auto say = call.rank == 0 ? &Log::notice : &Log::info;
   (log.*say)(
@@ -143,6 +135,51 @@ void* Process::open(const InitCall& call, int* mask) {
       config.launch_blocking && call.profiler_abi != 0
           ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured"
           : "");
+  return context;
+}
+
+void* Process::enter(const InitCall& call, Role role, const Config& config, const Log& log,
+                     std::unique_ptr<GateChannel> channel, std::unique_ptr<RingWriter> ring, std::string* why) {
+  const std::lock_guard lock(mutex_);
+  if (stop_) {
+    *why = "the process is ending";
+    return nullptr;
+  }
+  Entry* entry = free_entry();
+  if (entry == nullptr) {
+    *why = "too many communicators in this process";
+    return nullptr;
+  }
+  // Generation 0 is never used: no handle of a communicator is all zeros but for its type.
+  const std::uint32_t generation = entry->generation.load() % 127 + 1;
+  const CommunicatorId id{static_cast<std::uint32_t>(entry - entries_.data()), generation};
+  auto communicator = std::make_unique<Communicator>(id,
+                                                     CommunicatorIdentity{.comm_id = call.comm_id,
+                                                                          .rank = call.rank,
+                                                                          .nranks = call.nranks,
+                                                                          .nnodes = call.nnodes,
+                                                                          .profiler_abi = call.profiler_abi,
+                                                                          .role = role},
+                                                     config, std::move(channel), log, &shared_);
+  auto drain = std::make_unique<Drain>(communicator.get(), std::move(ring), config);
+  if (!collector_.joinable()) {
+    try {
+      start_collector();
+    } catch (const std::exception& e) {
+      *why = std::string("can't start the collector thread: ") + description(e);
+      return nullptr;
+    }
+  }
+  // From here on nothing fails.
+  drain->ring().keep();
+  entry->generation.store(generation);
+  entry->gate_timeout_ms = config.gate_timeout_ms;
+  entry->ended = false;
+  entry->communicator = std::move(communicator);
+  entry->drain = std::move(drain);
+  shared_.communicators.store(++open_, std::memory_order_relaxed);
+  entry->live.store(entry->communicator.get(), std::memory_order_release);
+  wake_.notify_all();
   return Handle(HandleType::context, id, 0).opaque();
 }
 
@@ -179,9 +216,20 @@ Process::Entry* Process::free_entry() {
 }
 
 void Process::start_collector() {
-  const BlockedSignals blocked;
+  const BlockedSignals blocked;  // the application's are for its own threads
   collector_ = std::thread([this] { collect(); });
   pthread_setname_np(collector_.native_handle(), "gradprobe");
+}
+
+void Process::end_for_lack(Entry* entry, const std::exception& error) {
+  // Of memory: this communicator's records end here, training goes on.
+  entry->ended = true;
+  shared_.switched_off.store(true);
+  constexpr std::chrono::milliseconds kPatience(100);
+  entry->communicator->stop(kPatience);
+  entry->drain->abandon();
+  entry->communicator->log().warn("rank %u: measuring ends for this process: %s", entry->communicator->identity().rank,
+                                  description(error));
 }
 
 void Process::poll(Entry* entry, bool beat, bool* busy) {
@@ -189,11 +237,7 @@ void Process::poll(Entry* entry, bool beat, bool* busy) {
     *busy |= entry->drain->poll();
     if (beat) entry->drain->ring().heartbeat();
   } catch (const std::exception& e) {
-    // Out of memory: this communicator's records end here, training goes on.
-    entry->broken = true;
-    shared_.switched_off.store(true);
-    entry->communicator->log().warn("rank %u: measuring ends for this process: %s",
-                                    entry->communicator->identity().rank, e.what());
+    end_for_lack(entry, e);
   }
 }
 
@@ -213,7 +257,7 @@ void Process::collect() {
     const bool beat = Clock::now() >= next_heartbeat;
     if (beat) next_heartbeat = Clock::now() + std::chrono::seconds(1);
     for (Entry& entry : entries_)
-      if (entry.drain != nullptr && !entry.broken) poll(&entry, beat, &busy);
+      if (entry.drain != nullptr && !entry.ended) poll(&entry, beat, &busy);
     sleep = busy ? kShortestSleep : std::min(sleep * 2, kLongestSleep);
     if (open_ == 0) {
       wake_.wait(lock, [this] { return stop_ || open_ > 0; });
@@ -249,10 +293,12 @@ void Process::wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock) 
     if (entry->drain->poll()) deadline = Clock::now() + patience;
     if (entry->drain->settled()) return;
     wake_.wait_for(*lock, kShortestSleep * 4);
+    if (entry->ended) return;  // meanwhile the process began to exit
   }
 }
 
 void Process::close(void* context) {
+  if (in_forked_child()) return;
   Communicator* communicator = find(Handle(context), HandleType::context);
   if (communicator == nullptr) return;
   std::unique_ptr<GateChannel> channel;
@@ -261,47 +307,68 @@ void Process::close(void* context) {
   {
     std::unique_lock lock(mutex_);
     Entry& entry = entries_[communicator->id().index];
-    if (entry.drain == nullptr) return;
-    communicator->give_up_all();
-    if (!entry.broken) {
-      wait_for_device(&entry, &lock);
-      entry.drain->finish(RingState::finalized);
+    // Another thread may be closing it: waiting for the device releases the mutex.
+    if (entry.live.load() != communicator || std::exchange(entry.closing, true)) return;
+    try {
+      if (!entry.ended) {
+        communicator->stop(std::chrono::milliseconds::max());
+        wait_for_device(&entry, &lock);
+        // The process may have ended meanwhile.
+        if (!entry.ended) entry.drain->finish(RingState::finalized);
+      }
+      if (!stop_) entry.drain->ring().set_state(RingState::finalized);
+      summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
+    } catch (const std::exception& e) {
+      if (!entry.ended) end_for_lack(&entry, e);
+      entry.drain->ring().set_state(RingState::finalized);
     }
     quiescent = entry.drain->settled() && !communicator->graphs_alive();
-    summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
     entry.live.store(nullptr, std::memory_order_release);
     entry.drain.reset();
-    channel = communicator->take_channel();
+    entry.closing = false;
+    channel = communicator->release();
     shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
-  GateChannel::close(std::move(channel), quiescent);
+  if (channel != nullptr && !quiescent) channel->leave_memory();
+  channel.reset();
   const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
-  (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
+  if (!summary.empty()) (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
 }
 
 void Process::at_exit() {
   // Scripts often end without destroying their communicators. Callbacks may still come; nothing is freed.
-  if (forked_.load()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    wake_.notify_all();
-    for (Entry& entry : entries_) {
-      if (entry.drain == nullptr || entry.broken) continue;
-      try {
-        entry.communicator->give_up_all();
+  if (in_forked_child()) return;
+  // A signal handler may have called exit() on a thread that holds a mutex: then what is not written stays unwritten.
+  auto patience = std::chrono::milliseconds(1000);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (; !lock.owns_lock() && patience.count() > 0; lock.try_lock(), patience -= kExitPause)
+    std::this_thread::sleep_for(kExitPause);
+  if (!lock.owns_lock()) return;
+  stop_ = true;
+  wake_.notify_all();
+  for (Entry& entry : entries_) {
+    if (entry.drain == nullptr) continue;
+    if (std::exchange(entry.ended, true)) {
+      entry.drain->ring().set_state(RingState::exited);
+      continue;
+    }
+    try {
+      if (entry.communicator->stop(patience))
         entry.drain->finish(RingState::exited);
-      } catch (const std::exception&) {
-        entry.broken = true;  // out of memory: the ring keeps what was written
-      }
+      else
+        patience = std::chrono::milliseconds(0);
+    } catch (const std::exception&) {
+      entry.drain->abandon();
+      entry.drain->ring().set_state(RingState::exited);
     }
   }
-  if (collector_.joinable()) collector_.join();
+  // The collector isn't waited for: it may hang in a file system with the control file, and writes nothing any more.
 }
 
 void Process::graph_gone(void* token) {
   Process& process = get();
   const Handle handle(token);
+  if (process.in_forked_child()) return;
   // Taken by init and finalize for long, by CUDA's thread here: no callback of NCCL is on this path.
   const std::lock_guard lock(process.mutex_);
   if (Communicator* c = process.find(handle, HandleType::context); c != nullptr)

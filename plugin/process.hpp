@@ -2,20 +2,27 @@
 // Adapters (profiler_v*.cpp) turn NCCL's calls into calls of this.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "communicator.hpp"
+#include "config.hpp"
 #include "drain.hpp"
 #include "log.hpp"
 
 namespace gradprobe {
+
+// For a message.
+const char* description(const std::exception& error);
 
 // What NCCL tells in init.
 struct InitCall {
@@ -28,12 +35,17 @@ struct InitCall {
 
 class Process {
  public:
-  // Never destroyed: NCCL's and CUDA's threads may call while the process exits.
-  static Process& get();
+  // Never destroyed: NCCL's and CUDA's threads may call while the process exits. Allocates nothing: any callback may be
+  // the first to come here.
+  static Process& get() noexcept;
 
   // Starts measuring a communicator. Returns its context, null when it is not measured (the reason is logged).
   // `*mask` gets the events that NCCL shall report. Allocates, locks, calls CUDA: only for init.
   void* open(const InitCall& call, int* mask);
+  // The events that NCCL shall report for a communicator that isn't measured: it keeps one mask for the process, the
+  // last communicator's, and one without measurements must not blind others.
+  int mask_of_unmeasured(std::uint32_t profiler_abi);
+  // True in a child of a process that used the plugin: there it does nothing.
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
@@ -56,10 +68,17 @@ class Process {
     std::unique_ptr<Drain> drain;
     std::atomic<std::uint32_t> generation{0};  // of `live`; a handle of another one is stale
     std::uint32_t gate_timeout_ms = 0;
-    bool broken = false;  // the collector ran out of memory in it
+    bool closing = false;
+    bool ended = false;  // nothing more is written: the process exits, or memory ran out
   };
 
-  Process();
+  Process() noexcept;
+  bool in_forked_child() const;
+  bool said_before(const std::string& why);
+  void* start(const InitCall& call, const Config& config, const Log& log, int* mask);
+  void* enter(const InitCall& call, Role role, const Config& config, const Log& log,
+              std::unique_ptr<GateChannel> channel, std::unique_ptr<RingWriter> ring, std::string* why);
+  void end_for_lack(Entry* entry, const std::exception& error);
   static Role role_of(const InitCall& call, const Config& config, const Log& log);
   void collect();
   void look_at_control();
@@ -77,10 +96,13 @@ class Process {
   std::uint32_t open_ = 0;
   std::size_t next_entry_ = 0;
   bool settings_reported_ = false;
-  bool stop_ = false;  // the process ends; the collector outlives all communicators
+  std::string last_reason_;  // why the last communicator that isn't measured isn't
+  bool stop_ = false;        // the process ends; the collector outlives all communicators
   std::thread collector_;
   SharedState shared_;
   std::atomic<bool> forked_{false};
+  bool fork_is_told_ = false;  // `forked_` will be set in a forked child
+  const pid_t pid_;
 };
 
 // The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch; of v6 CeColl, all that

@@ -38,6 +38,12 @@ std::string plugin_version(const ElfFile& file) {
   return file.find_text(begin, [&](std::string_view text) { return std::string(text.substr(begin.size())); });
 }
 
+// The newest profiler struct up to `known` that a library has; 0: none.
+int newest_struct(const ElfFile& file, int known) {
+  while (known > 0 && !file.defines(fmt::format("ncclProfiler_v{}", known))) known--;
+  return known;
+}
+
 // Everything about NCCL and the plugin, with what later checks need from earlier ones.
 class NcclCheck {
  public:
@@ -321,9 +327,7 @@ class NcclCheck {
     if (!opened.file) return;
     const ElfFile& file = *opened.file;
     const int known = found_.nccl.version.known() ? newest_profiler_struct(found_.nccl.version) : kNewestOwnStruct;
-    int used = 0;
-    for (int v = 1; v <= known; v++)
-      if (file.defines(fmt::format("ncclProfiler_v{}", v))) used = v;
+    const int used = newest_struct(file, known);
     if (used == 0) {
       setting_problem(fmt::format("{}: {} is no profiler plugin for NCCL {}", shown, choice.path,
                                   found_.nccl.version.known() ? found_.nccl.version.text : "2.23 or newer"));
@@ -346,7 +350,11 @@ class NcclCheck {
   void check_chain() {
     const auto chain = environment_.value("GRADPROBE_CHAIN");
     if (!chain) return;
-    const FoundLibrary found = libraries_->find(*chain, nullptr);
+    // The plugin looks it up as NCCL 2.26 and later do.
+    NcclVariable setting;
+    setting.set = true;
+    setting.value = *chain;
+    const PluginChoice found = resolve_plugin(setting, NcclVersion(), *libraries_, "");
     if (found.path.empty() || !found.broken.empty()) {
       diagnosis_.problem("chain", Blocks::value,
                          fmt::format("GRADPROBE_CHAIN={}: {}", *chain,
@@ -357,6 +365,11 @@ class NcclCheck {
     const ElfFile::Opened opened = ElfFile::open(found.path);
     if (opened.file && !plugin_version(*opened.file).empty()) {
       diagnosis_.problem("chain", Blocks::value, fmt::format("GRADPROBE_CHAIN={} is gradprobe itself", *chain),
+                         "unset GRADPROBE_CHAIN, or set it to the other plugin's file");
+      return;
+    }
+    if (opened.file && newest_struct(*opened.file, kNewestOwnStruct) == 0) {
+      diagnosis_.problem("chain", Blocks::value, fmt::format("GRADPROBE_CHAIN={} is no profiler plugin", found.path),
                          "unset GRADPROBE_CHAIN, or set it to the other plugin's file");
       return;
     }

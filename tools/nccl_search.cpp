@@ -311,7 +311,7 @@ NcclVariable nccl_variable(const std::string& name, const Environment& environme
     std::ifstream in(file);
     for (std::string line; std::getline(in, line);) {
       while (line.ends_with('\r')) line.pop_back();
-      if (line.starts_with('#') || !line.starts_with(name + "=")) continue;
+      if (!line.starts_with(name + "=")) continue;
       variable.set = true;
       variable.value = line.substr(name.size() + 1);
       variable.file = file;

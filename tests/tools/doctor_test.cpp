@@ -254,7 +254,12 @@ TEST_F(Doctor, KeepsAnotherPlugin) {
   EXPECT_NE(d.problem().find("loads another profiler plugin: " + other), std::string::npos) << d.json;
   EXPECT_NE(d.action().find("GRADPROBE_CHAIN=" + other), std::string::npos) << d.json;
   EXPECT_EQ(look({kNeeds}, plus(with_plugin("2.28.9"), {"GRADPROBE_CHAIN=" + other})).fixes(), 0u);
-  for (const std::string& wrong : {installed_.plugin(), folder_ / "missing.so", folder_.path()}) {
+  EXPECT_EQ(look({kNeeds}, {libraries("2.28.9") + ":" + kDoctorFiles + "/plugins", "GRADPROBE_CHAIN=other",
+                            "NCCL_PROFILER_PLUGIN=" + installed_.plugin()})
+                .fixes(),
+            0u);
+  for (const std::string& wrong : {installed_.plugin(), folder_ / "missing.so", folder_.path(), std::string("others"),
+                                   kDoctorFiles + "/nccl-2.28.9/libnccl.so.2"}) {
     const Diagnosis chain = look({kNeeds}, plus(with_plugin("2.28.9"), {"GRADPROBE_CHAIN=" + wrong}));
     EXPECT_EQ(chain.problem().rfind("chain: ", 0), 0u) << chain.json;
   }

@@ -220,6 +220,39 @@ TEST_F(RunCommand, PassesSignalsOn) {
   EXPECT_EQ(dies.wait().exit_code, 128 + SIGTERM);
 }
 
+// A key typed at the terminal reaches the whole process group; passed on as well it would come twice.
+TEST_F(RunCommand, TerminalSignalsArriveOnce) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  const std::string name = ptsname(terminal);
+  const pid_t pid = fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    setsid();
+    const int fd = open(name.c_str(), O_RDWR);  // becomes the session's terminal
+    for (const int standard : {0, 1, 2}) dup2(fd, standard);
+    const std::string tool = installed_.tool(), folder = folder_ / "rings", command = kDoctorFiles + "/bin/lacks";
+    execl(tool.c_str(), tool.c_str(), "run", "--quiet", "--dir", folder.c_str(), "--", command.c_str(), "count",
+          nullptr);
+    _exit(127);
+  }
+  // What the terminal shows, until the command is there.
+  std::string shown;
+  char buffer[512];
+  for (ssize_t n = 0; shown.find("ready") == std::string::npos && (n = read(terminal, buffer, sizeof buffer)) > 0;)
+    shown.append(buffer, static_cast<std::size_t>(n));
+  EXPECT_EQ(write(terminal, "\x03", 1), 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // a second one would come at once
+  kill(pid, SIGTERM);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  close(terminal);
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 1) << shown;
+}
+
 TEST_F(RunCommand, NeverEndsBeforeTheCommand) {
   Tool tool(words({"--quiet"},
                   {"sh", "-c", "trap '' TERM INT; echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done"}),

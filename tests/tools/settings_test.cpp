@@ -9,6 +9,8 @@
 #include <set>
 
 #include "config.hpp"
+#include "control.hpp"
+#include "control_file.hpp"
 #include "settings.hpp"
 
 namespace gradprobe::test {
@@ -120,6 +122,58 @@ TEST(Settings, AreJudgedAsThePluginDoes) {
   }
   EXPECT_GT(usable, 100u);
   EXPECT_GT(unusable, 100u);
+}
+
+// What the tool writes, shows or refuses in a control file is what the plugin reads or refuses.
+TEST(Settings, ControlFileIsReadAsThePluginDoes) {
+  std::size_t good = 0, bad = 0;
+  for (const char* text : {"",
+                           "\n\n",
+                           "# every=0\n",
+                           "measure=on",
+                           "measure=off\n",
+                           " measure = off \r\n",
+                           "measure=OFF",
+                           "measure=",
+                           "measure",
+                           "=on",
+                           "every=1",
+                           "every=10\nevery=20\n",
+                           "every=0",
+                           "every=-1",
+                           "every=+1",
+                           "every=1 0",
+                           "every=1000000000",
+                           "every=1000000001",
+                           "every=99999999999999999999",
+                           "result_every=0",
+                           "result_every=7\nmeasure=off\nevery=3",
+                           "result_every=x",
+                           "from_step=0",
+                           "from_step=18446744073709551615\nevery=2",
+                           "from_step=18446744073709551616",
+                           "from_step=1.5",
+                           "colour=red",
+                           "Every=1",
+                           "every:1",
+                           "every=1 # remark",
+                           "\tevery=5\t"}) {
+    std::string why;
+    const auto ours = tool::parse_control_text(text, &why);
+    const auto plugins = parse_control(text, Sampling(), &why);
+    ASSERT_EQ(ours.has_value(), plugins.has_value()) << text;
+    (ours ? good : bad)++;
+    if (!ours) continue;
+    EXPECT_EQ(ours->measure.value_or(true), plugins->measure) << text;
+    EXPECT_EQ(ours->every.value_or(1), plugins->every) << text;
+    EXPECT_EQ(ours->result_every.value_or(0), plugins->result_every) << text;
+    EXPECT_EQ(ours->from_step, plugins->from_step) << text;
+    const auto again = parse_control(ours->text(), Sampling(), &why);
+    ASSERT_TRUE(again) << ours->text();
+    EXPECT_EQ(*again, *plugins) << text;
+  }
+  EXPECT_GT(good, 10u);
+  EXPECT_GT(bad, 10u);
 }
 
 TEST(Settings, NearestNameIsTheOneMeant) {

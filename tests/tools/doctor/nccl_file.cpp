@@ -1,7 +1,10 @@
 // Files that look like NCCL, like what uses it and like its plugins: built several times, with other definitions.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <string_view>
 
 #if defined(BANNER)
 extern "C" const char g_banner[];
@@ -60,11 +63,31 @@ int cuDeviceGetAttribute(int*, int, int) {
 #endif
 
 #if defined(PROGRAM)
-int main(int argc, char**) {
+namespace {
+volatile std::sig_atomic_t g_interrupts = 0;
+
+void say(const char* text) {
+  if (::write(STDOUT_FILENO, text, std::strlen(text)) < 0) ::_exit(1);
+}
+}  // namespace
+
+int main(int argc, char** argv) {
 #if defined(CALLS)
   user_of_nccl();
 #endif
-  // With an argument: stays, for doctor --pid.
-  if (argc > 1 && ::write(STDOUT_FILENO, "ready\n", 6) == 6) ::sleep(60);
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what == "stay") {
+    say("ready\n");
+    ::sleep(60);
+  }
+  if (what == "count") {
+    // Counts interrupts until SIGTERM; ends with their number.
+    static volatile std::sig_atomic_t go_on = 1;
+    std::signal(SIGINT, [](int) { g_interrupts = g_interrupts + 1; });
+    std::signal(SIGTERM, [](int) { go_on = 0; });
+    say("ready\n");
+    while (go_on != 0) ::usleep(1000);
+    return g_interrupts;
+  }
 }
 #endif
