@@ -187,6 +187,7 @@ class Communicator {
   void reclaim_slots();
   void place(Op* op, Batch* b, std::uint32_t slot);
   void publish(std::uint32_t slot);
+  void give_back_entries(std::uint32_t slot, std::uint32_t used);
   void cancel(std::uint32_t slot);
   MeasurePlan plan(const Batch& b, gate::Pass pass);
   bool result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const;
