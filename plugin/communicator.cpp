@@ -288,9 +288,14 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
     return {};
   }
   StepDetector::Position at;
-  if (!event.captured) at = steps_.feed(step_signature(event.function, event.datatype, input_count(event)));
+  if (!event.captured) at = position_of(event);
   follow_control(at);
   return announce(event, ordinal, at);
+}
+
+StepDetector::Position Communicator::position_of(const CollApiEvent& event) {
+  if (const std::uint64_t marked = marks_.step(); marked != kNone) return {true, marked, 0, 0, false};
+  return steps_.feed(step_signature(event.function, event.datatype, input_count(event)));
 }
 
 Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at) {
@@ -818,6 +823,7 @@ std::unique_ptr<GateChannel> Communicator::release() {
   tables_.entry_op.reset();
   tables_.entry_index.reset();
   tables_.entry_ordinal.reset();
+  marks_.release();
   return std::move(channel_);
 }
 
