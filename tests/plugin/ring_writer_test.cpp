@@ -90,7 +90,7 @@ TEST_F(RingWriterTest, ResultsAreCountedApart) {
   ring->count_results(2);
   const auto opened = RingReader::open(ring->path());
   ASSERT_TRUE(opened.reader) << opened.error;
-  EXPECT_EQ(opened.reader->header().features_compatible, 1u);
+  EXPECT_EQ(opened.reader->header().features_compatible, 3u);
   EXPECT_EQ(opened.reader->counters().measured, 1u);
   EXPECT_EQ(opened.reader->counters().results, 3u);
   EXPECT_EQ(ring->results(), 3u);
