@@ -21,6 +21,7 @@
 #include "gate_channel.hpp"
 #include "handle.hpp"
 #include "log.hpp"
+#include "marks.hpp"
 #include "ops.hpp"
 #include "selection.hpp"
 #include "traffic_role.hpp"
@@ -113,6 +114,9 @@ class Communicator {
   CommunicatorId id() const { return id_; }
   const CommunicatorIdentity& identity() const { return identity_; }
   OpTables& tables() { return tables_; }
+  // From any thread but NCCL's callbacks.
+  void push_mark(const Mark& mark) { marks_.push(mark, tables_.announced, tables_.calls); }
+  MarkQueue& marks() { return marks_; }
   GateChannel& channel() { return *channel_; }
   // After stop() and when nothing else looks at the tables: frees them and gives the channel away. Null, and nothing is
   // freed, while a launch is still under way.
@@ -171,6 +175,7 @@ class Communicator {
   std::uint64_t captured_payload(const Op& op) const;
   std::uint64_t input_count(const CollApiEvent& event) const;
   Missed leave_out(const CollApiEvent& event);
+  StepDetector::Position position_of(const CollApiEvent& event);
   bool pass_by(const CollApiEvent& event, const StepDetector::Position& at) const;
   Handle announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at);
   void classify(const CollApiEvent& event, Op* op) const;
@@ -182,6 +187,7 @@ class Communicator {
   void reclaim_slots();
   void place(Op* op, Batch* b, std::uint32_t slot);
   void publish(std::uint32_t slot);
+  void give_back_entries(std::uint32_t slot, std::uint32_t used);
   void cancel(std::uint32_t slot);
   MeasurePlan plan(const Batch& b, gate::Pass pass);
   bool result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const;
@@ -220,6 +226,7 @@ class Communicator {
 
   std::mutex mutex_;
   OpTables tables_;
+  MarkQueue marks_;
   std::unique_ptr<Batch[]> direct_batches_ = std::make_unique<Batch[]>(kDirectBatches);
   std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);
   std::uint32_t direct_batches_opened_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 
 namespace gradprobe {
@@ -68,6 +69,7 @@ bool Drain::poll() {
   expire_overdue_slot();
   busy |= advance();
   count_uncounted();
+  ring_->set_marks_lost(communicator_->marks().lost());
   count_dropped_replays();
   return busy;
 }
@@ -210,7 +212,7 @@ void Drain::take_slot_status(const gate::Result& result) {
   // A captured slot's entries stay for later replays; this replay's are missed.
   if (captured) {
     const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
-    ring_->count_missed(reason, one_entry ? 1 : slot.capacity);
+    ring_->count_missed(reason, one_entry ? 1 : slot.capacity.load(std::memory_order_relaxed));
     // NCCL launches some collectives without a word: replays must not wait for their buffers again and again.
     const std::uint32_t timeouts = view.timeouts + (view.timed_out ? 1 : 0);
     if (view.timed_out && timeouts == kReplaysThatWait) communicator_->expire(result.slot);
@@ -383,6 +385,7 @@ bool Drain::advance() {
   const std::uint64_t announced = tables_.announced.load(std::memory_order_acquire);
   const std::uint64_t before = collected_;
   while (collected_ < announced) {
+    write_marks();
     Op& op = tables_.direct_op(collected_);
     const OpState state = op.state.load(std::memory_order_acquire);
     if (state == OpState::announced) break;
@@ -401,8 +404,24 @@ bool Drain::advance() {
     }
     tables_.collected.store(++collected_, std::memory_order_release);
   }
+  write_marks();
   ring_->set_announced(tables_.calls.load(std::memory_order_relaxed));
   return collected_ != before;
+}
+
+void Drain::write_marks() {
+  while (const std::optional<Mark> mark = communicator_->marks().take(collected_)) {
+    RecordHead record{};
+    record.kind = static_cast<std::uint16_t>(RecordKind::mark);
+    record.op = mark->op;
+    MarkBody& body = record.mark;
+    body.value = mark->value;
+    body.number = mark->number;
+    body.kind = static_cast<std::uint8_t>(mark->kind);
+    std::memcpy(body.name, mark->name, sizeof body.name);
+    folder_.mark(*mark, &record);
+    ring_->write(record, nullptr);
+  }
 }
 
 void Drain::count_uncounted() {
@@ -433,6 +452,7 @@ void Drain::finish(RingState state) {
     end_results(tables_.slots[i % kDirectSlots], Missed::result_lost);
   results_.finish();
   count_uncounted();
+  ring_->set_marks_lost(communicator_->marks().lost());
   folder_.finish();
   ring_->heartbeat();
   ring_->set_state(state);

@@ -75,6 +75,7 @@ class Drain {
   void write(RecordHead* record, const float* sketch);
   void end_entries(std::uint32_t index);
   bool advance();
+  void write_marks();
   void write_missed(Op* op);
   RecordHead record_of(const Op& op) const;
   RecordHead result_record_of(const Op& op) const;

@@ -178,7 +178,7 @@ void* Process::enter(const InitCall& call, Role role, const Config& config, cons
   entry->communicator = std::move(communicator);
   entry->drain = std::move(drain);
   shared_.communicators.store(++open_, std::memory_order_relaxed);
-  entry->live.store(entry->communicator.get(), std::memory_order_release);
+  go_live(entry);
   wake_.notify_all();
   return Handle(HandleType::context, id, 0).opaque();
 }
@@ -323,7 +323,7 @@ void Process::close(void* context) {
       entry.drain->ring().set_state(RingState::finalized);
     }
     quiescent = entry.drain->settled() && !communicator->graphs_alive();
-    entry.live.store(nullptr, std::memory_order_release);
+    end_live(&entry);
     entry.drain.reset();
     entry.closing = false;
     channel = communicator->release();
@@ -333,6 +333,44 @@ void Process::close(void* context) {
   channel.reset();
   const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
   if (!summary.empty()) (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
+}
+
+void Process::go_live(Entry* entry) {
+  const std::lock_guard lock(marks_mutex_);
+  Communicator* communicator = entry->communicator.get();
+  for (const Mark* mark : {&step_mark_, &phase_mark_})
+    if (mark->kind != MarkKind::none) communicator->push_mark(*mark);
+  entry->live.store(communicator, std::memory_order_release);
+}
+
+void Process::end_live(Entry* entry) {
+  const std::lock_guard lock(marks_mutex_);
+  entry->live.store(nullptr, std::memory_order_release);
+}
+
+void Process::push(const Mark& mark) {
+  // No communicator of the table is destroyed while this is held.
+  const std::lock_guard lock(marks_mutex_);
+  if (mark.kind == MarkKind::step) step_mark_ = mark;
+  if (mark.kind == MarkKind::phase) phase_mark_ = mark;
+  for (Entry& entry : entries_)
+    if (Communicator* communicator = entry.live.load(std::memory_order_acquire); communicator != nullptr)
+      communicator->push_mark(mark);
+}
+
+void Process::mark(MarkKind kind, std::uint64_t number, double value, const char* name) noexcept {
+  try {
+    Process& process = get();
+    if (process.in_forked_child()) return;  // the parent's threads may have held the mutex
+    Mark mark;
+    mark.kind = kind;
+    mark.number = number;
+    mark.value = value;
+    if (name != nullptr) set_name(&mark, name);
+    process.push(mark);
+  } catch (const std::exception&) {
+    // No memory for the process's own state: there is no communicator either.
+  }
 }
 
 void Process::at_exit() {

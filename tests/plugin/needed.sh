@@ -14,6 +14,7 @@ for file in $needed; do
 done
 echo "$needed" | grep -qx libc.so.6 || fail "does not even need libc: readelf's output was not understood"
 readelf -d "$library" | grep -q NODELETE || fail "can be unloaded (no NODELETE)"
+readelf -d "$library" | grep -q "SONAME.*\[$(basename "$library")\]" || fail "has no SONAME to be found by"
 exported=$(nm -D --defined-only "$library" | awk '{print $3}' | sort | tr '\n' ' ')
 expected=$(tr -d '{}' <"$2" | tr ' ;' '\n\n' | grep -E '^(nccl|gradprobe)' | sort | tr '\n' ' ')
 [ -n "$expected" ] || fail "$2 was not understood"
