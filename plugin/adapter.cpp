@@ -1,7 +1,8 @@
 #include "adapter.hpp"
 
 #include <exception>
-#include <string>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 namespace gradprobe {
@@ -17,6 +18,16 @@ Function function_of(const char* text) {
   return Function::unknown;
 }
 
+Function function_of(std::uint8_t number) {
+  static constexpr Function kFunctions[] = {Function::broadcast, Function::reduce, Function::all_gather,
+                                            Function::reduce_scatter, Function::all_reduce};
+  return number < std::size(kFunctions) ? kFunctions[number] : Function::unknown;
+}
+
+Datatype datatype_of(std::uint8_t number) {
+  return number <= static_cast<std::uint8_t>(Datatype::f8e5m2) ? static_cast<Datatype>(number) : Datatype::unknown;
+}
+
 Datatype datatype_of(const char* text) {
   static constexpr std::pair<std::string_view, Datatype> kNames[] = {
       {"ncclFloat32", Datatype::f32}, {"ncclBfloat16", Datatype::bf16},     {"ncclFloat16", Datatype::f16},
@@ -30,10 +41,11 @@ Datatype datatype_of(const char* text) {
   return Datatype::unknown;
 }
 
-nccl::Result stop_event(void* opaque) noexcept {
-  const Handle handle(opaque);
+namespace {
+
+void stop_own(Handle handle) {
   Communicator* c = Process::get().find(handle, handle.type());
-  if (c == nullptr) return nccl::kSuccess;
+  if (c == nullptr) return;
   switch (handle.type()) {
     case HandleType::group_api:
       c->group_api_stop();
@@ -47,62 +59,77 @@ nccl::Result stop_event(void* opaque) noexcept {
     default:
       break;
   }
+}
+
+}  // namespace
+
+nccl::Result stop_event(void* handle) noexcept {
+  if (!chain::is_pair(handle)) {
+    stop_own(Handle(handle));
+  } else {
+    const chain::Pair pair = chain::parts(handle);
+    chain::stop(handle);
+    stop_own(Handle(pair.own));
+  }
   return nccl::kSuccess;
 }
 
-nccl::Result record_event_state(void*, int, void*) noexcept {
+nccl::Result record_event_state(void* handle, int state, void* arguments) noexcept {
+  if (chain::is_pair(handle)) chain::record(handle, state, arguments);
   return nccl::kSuccess;
 }
 
 nccl::Result finalize(void* context) noexcept {
+  void* own = chain::is_pair(context) ? chain::own_context(context) : context;
   try {
-    Process::get().close(context);
+    Process::get().close(own);
   } catch (const std::exception&) {
     // Out of memory or threads while cleaning up: the ring keeps what was written, NCCL goes on.
   }
-  return nccl::kSuccess;
-}
-
-nccl::Result init_with_identity(std::uint32_t profiler_abi, void** context, std::uint64_t comm_id, int* mask,
-                                const char* comm_name, int nnodes, int nranks, int rank, NcclLogger logger) noexcept {
-  *context = nullptr;
   try {
-    InitCall call;
-    call.comm_id = comm_id;
-    call.comm_name = comm_name != nullptr ? comm_name : "";
-    call.rank = static_cast<std::uint32_t>(rank);
-    call.nranks = static_cast<std::uint32_t>(nranks);
-    call.nnodes = static_cast<std::uint32_t>(nnodes);
-    call.profiler_abi = profiler_abi;
-    call.logger = logger;
-    *context = Process::get().open(call, mask);
-  } catch (const std::exception& e) {
-    Log(logger, LogTarget::automatic).warn("rank %d: not measured: %s", rank, e.what());
-  }
-  return nccl::kSuccess;
-}
-
-nccl::Result init_unsupported(std::uint32_t profiler_abi, void** context, int* mask, NcclLogger logger,
-                              std::optional<int> rank) noexcept {
-  *context = nullptr;
-  *mask = 0;
-  static std::atomic<bool> said{false};
-  if (said.exchange(true)) return nccl::kSuccess;
-  try {
-    const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
-    Log(logger, read_config().log)
-        .warn(
-            "%snothing is measured: this NCCL (profiler v%u) tells a collective's buffers only after its launch; NCCL "
-            "2.28 or newer is needed",
-            who.c_str(), profiler_abi);
+    if (chain::is_pair(context)) chain::finalize(context);
   } catch (const std::exception&) {
-    // No memory for a message: there is nothing to tell either.
+    // The same.
   }
   return nccl::kSuccess;
 }
 
-nccl::Result start_nothing(void*, void** handle, void*) noexcept {
-  *handle = nullptr;
+InitCall identified_call(int version, std::uint64_t comm_id, const char* comm_name, int nnodes, int nranks, int rank,
+                         NcclLogger logger) {
+  InitCall call = anonymous_call(version);
+  call.identified = true;
+  call.comm_id = comm_id;
+  call.comm_name = comm_name != nullptr ? comm_name : "";
+  call.rank = static_cast<std::uint32_t>(rank);
+  call.nranks = static_cast<std::uint32_t>(nranks);
+  call.nnodes = static_cast<std::uint32_t>(nnodes);
+  call.logger = logger;
+  return call;
+}
+
+InitCall anonymous_call(int version) {
+  InitCall call;
+  call.profiler_abi = static_cast<std::uint32_t>(version);
+  return call;
+}
+
+nccl::Result open(const InitCall& call, void** context, int* mask, const chain::CallInit& chained_init) noexcept {
+  *context = nullptr;
+  int own_mask = 0;
+  void* own = nullptr;
+  try {
+    own = Process::get().open(call, &own_mask);
+  } catch (const std::exception& e) {
+    Log(call.logger, LogTarget::automatic).warn("rank %u: not measured: %s", call.rank, e.what());
+  }
+  *context = own;
+  *mask = own_mask;
+  try {
+    chain::open(static_cast<int>(call.profiler_abi), own, own_mask, chained_init, Log(call.logger, read_config().log),
+                context, mask);
+  } catch (const std::exception& e) {
+    Log(call.logger, LogTarget::automatic).warn("GRADPROBE_CHAIN is left out: %s", e.what());
+  }
   return nccl::kSuccess;
 }
 

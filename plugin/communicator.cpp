@@ -1,6 +1,7 @@
 #include "communicator.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <ctime>
 #include <utility>
 
@@ -40,10 +41,12 @@ std::uint64_t monotonic_ns() {
 }  // namespace
 
 Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
-                           std::unique_ptr<GateChannel> channel, const Log& log, std::atomic<bool>* switched_off,
-                           void (*graph_gone)(void* token))
+                           std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log,
+                           std::atomic<bool>* switched_off, void (*graph_gone)(void* token))
     : id_(id),
       identity_(identity),
+      identified_(identity.known),
+      unmeasured_(unmeasured),
       launch_blocking_(config.launch_blocking),
       seed_(config.seed),
       max_ctas_(config.max_ctas),
@@ -77,7 +80,8 @@ void Communicator::classify(const CollApiEvent& event, Op* op) const {
                     (event.function == Function::all_reduce || event.function == Function::all_gather);
   op->function = event.function;
   op->datatype = event.datatype;
-  op->count = event.function == Function::reduce_scatter ? event.count * identity_.nranks : event.count;
+  // Without the number of ranks the input of a reduce-scatter is as unknown: then it is the count that NCCL tells.
+  op->count = event.function == Function::reduce_scatter ? event.count * std::max(identity_.nranks, 1u) : event.count;
   op->output_count = event.count;
   op->mode = tiny ? gate::kRaw : gate::kBucket;
   op->reason = Missed::none;
@@ -135,18 +139,55 @@ Op* Communicator::op_of(Handle coll_api) {
   return alive ? &op : nullptr;
 }
 
-Handle Communicator::coll_api_start(const CollApiEvent& event) {
-  t_links.launch_valid = false;
+bool Communicator::overflows(std::uint64_t ordinal) {
+  if (!overflowed_ && ordinal - tables_.collected.load(std::memory_order_acquire) < kDirectOps) return false;
+  // From here on ordinals could differ between ranks, so nothing more of this communicator is recorded.
+  if (!std::exchange(overflowed_, true))
+    log_.warn("rank %u: %u collectives without an outcome: this communicator is not recorded any more", identity_.rank,
+              kDirectOps);
+  tables_.uncounted[static_cast<std::size_t>(Missed::backlog)].fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void Communicator::note_unmeasured(const CollApiEvent& event) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t ordinal = next_op_;
-  if (overflowed_ || ordinal - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
-    // From here on ordinals could differ between ranks, so nothing more of this communicator is recorded.
-    if (!std::exchange(overflowed_, true))
-      log_.warn("rank %u: %u collectives without an outcome: this communicator is not recorded any more",
-                identity_.rank, kDirectOps);
-    tables_.uncounted[static_cast<std::size_t>(Missed::backlog)].fetch_add(1, std::memory_order_relaxed);
+  if (overflows(ordinal)) return;
+  Op& op = tables_.direct_op(ordinal);
+  op.ordinal = ordinal;
+  op.placed = op.addressed = op.result_wanted = false;
+  op.captured = event.captured;
+  op.send = op.recv = 0;
+  op.batch = kNoBatch;
+  classify(event, &op);
+  if (op.eligible) op.reason = unmeasured_;
+  op.eligible = false;
+  // No replay of a captured call will be seen, so none gets a record.
+  const bool ignored = op.reason == Missed::unsupported_function || op.captured;
+  if (ignored) tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
+  op.state.store(ignored ? OpState::ignored : OpState::missed, std::memory_order_release);
+  next_op_++;
+  tables_.announced.store(next_op_, std::memory_order_release);
+}
+
+void Communicator::identify(std::uint64_t comm_id, std::uint32_t rank, const char* name) {
+  if (identified()) return;
+  const std::lock_guard lock(mutex_);
+  identity_.comm_id = comm_id;
+  identity_.rank = rank;
+  if (name != nullptr) std::strncpy(name_, name, sizeof name_ - 1);
+  identified_.store(true, std::memory_order_release);
+}
+
+Handle Communicator::coll_api_start(const CollApiEvent& event) {
+  t_links.launch_valid = false;
+  if (channel_ == nullptr) {
+    note_unmeasured(event);
     return {};
   }
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t ordinal = next_op_;
+  if (overflows(ordinal)) return {};
   Batch* b = batch(current_);
   if (b == nullptr || b->launches > 0 || b->captured != event.captured) b = open_batch(event.captured);
   const bool storable = b != nullptr && (!event.captured || captured_ops_ < kCapturedOps);
@@ -350,6 +391,7 @@ Missed Communicator::reason_not_to_gate(const Batch& b) const {
 }
 
 Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
+  if (channel_ == nullptr) return {};
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);

@@ -31,15 +31,17 @@ struct CollApiEvent {
 
 struct CommunicatorIdentity {
   std::uint64_t comm_id = 0;
-  std::uint32_t rank = 0, nranks = 0;
+  std::uint32_t rank = 0, nranks = 0;  // 0 ranks: not told
+  bool known = true;                   // false: an event will tell
 };
 
 class Communicator {
  public:
   // `switched_off` is the process's switch: once true, nothing is gated any more. `graph_gone` gets a Handle of type
-  // context whose payload is the slot that a destroyed graph held.
+  // context whose payload is the slot that a destroyed graph held. Without a channel nothing is measured, and
+  // `unmeasured` is the reason in every record.
   Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
-               std::unique_ptr<GateChannel> channel, const Log& log, std::atomic<bool>* switched_off,
+               std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log, std::atomic<bool>* switched_off,
                void (*graph_gone)(void* token));
 
   Handle group_api_start();
@@ -51,6 +53,10 @@ class Communicator {
   void group_stop();
   Handle coll_start(Handle coll_api, const void* send, const void* recv);
 
+  // What NCCL's init didn't tell, from the first event that does (struct versions 1 to 3).
+  void identify(std::uint64_t comm_id, std::uint32_t rank, const char* name);
+  bool identified() const { return identified_.load(std::memory_order_acquire); }
+
   // No callback follows: what is still open is given up.
   void give_up_all();
   // The direct slot's gate has timed out and its buffers were not told since: its collectives are given up.
@@ -59,9 +65,10 @@ class Communicator {
   void release_captured_slot(std::uint32_t slot);
 
   CommunicatorId id() const { return id_; }
-  const CommunicatorIdentity& identity() const { return identity_; }
+  const CommunicatorIdentity& identity() const { return identity_; }  // changes until identified()
+  const char* name() const { return name_; }
   OpTables& tables() { return tables_; }
-  GateChannel& channel() { return *channel_; }
+  GateChannel* channel() { return channel_.get(); }  // null: nothing is measured
   std::unique_ptr<GateChannel> take_channel() { return std::move(channel_); }
   const Log& log() const { return log_; }
   bool graphs_alive();
@@ -91,6 +98,8 @@ class Communicator {
   Op& op_of(const Batch& b, std::uint32_t i);
   Op* op_of(Handle coll_api);
   void classify(const CollApiEvent& event, Op* op) const;
+  bool overflows(std::uint64_t ordinal);
+  void note_unmeasured(const CollApiEvent& event);
   void miss(Op* op, Batch* b, Missed reason);
   void miss_unplaced(Batch* b, Missed reason, bool keep_addressed);
   void give_up(Batch* b);
@@ -112,7 +121,10 @@ class Communicator {
   void fail_launches(CUresult result);
 
   const CommunicatorId id_;
-  const CommunicatorIdentity identity_;
+  CommunicatorIdentity identity_;
+  std::atomic<bool> identified_;
+  char name_[128] = {};  // as long as a ring's header has room for
+  const Missed unmeasured_;
   const bool launch_blocking_;
   const std::uint64_t seed_;
   const std::uint32_t max_ctas_;

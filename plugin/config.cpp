@@ -123,6 +123,7 @@ Config read_config() {
   c.result_every = static_cast<std::uint32_t>(read.integer("GRADPROBE_RESULT", 0, 1000000, 0));
   c.ops_per_step = read.integer("GRADPROBE_OPS_PER_STEP", 0, 1048576, 0);
   c.log = read.log_target("GRADPROBE_LOG");
+  c.chain = variable("GRADPROBE_CHAIN").value_or("");
   // CUDA reads this variable as a number and takes everything but 0 as "on".
   if (const auto blocking = variable("CUDA_LAUNCH_BLOCKING"))
     c.launch_blocking = std::strtol(blocking->c_str(), nullptr, 10) != 0;
@@ -140,7 +141,7 @@ std::string Config::text() const {
          line("GRADPROBE_MAX_CTAS", std::to_string(max_ctas)) + line("GRADPROBE_ZEROS", count_zeros ? "1" : "0") +
          line("GRADPROBE_RESULT", std::to_string(result_every)) +
          line("GRADPROBE_OPS_PER_STEP", std::to_string(ops_per_step)) + line("GRADPROBE_LOG", name(log)) +
-         line("CUDA_LAUNCH_BLOCKING", launch_blocking ? "1" : "0");
+         line("GRADPROBE_CHAIN", chain) + line("CUDA_LAUNCH_BLOCKING", launch_blocking ? "1" : "0");
 }
 
 }  // namespace gradprobe

@@ -89,20 +89,21 @@ bool Drain::slot_ended(std::uint64_t i) const {
   if (state != SlotState::published && state != SlotState::cancelled) return false;
   if (!slot.launched.load(std::memory_order_acquire) || slot.failed.load(std::memory_order_acquire)) return true;
   if (slot.results_open.load(std::memory_order_acquire)) return false;
-  gate::GateSlot& shared = channel_.slot(static_cast<std::uint32_t>(i % kDirectSlots));
+  gate::GateSlot& shared = channel_->slot(static_cast<std::uint32_t>(i % kDirectSlots));
   return std::atomic_ref<std::uint32_t>(shared.runs).load(std::memory_order_acquire) > 0 &&
          std::atomic_ref<std::uint32_t>(shared.result_runs).load(std::memory_order_acquire) >=
              slot.results_launched.load(std::memory_order_acquire);
 }
 
 void Drain::count_dropped_replays() {
+  if (channel_ == nullptr) return;
   const std::uint64_t dropped =
-      std::atomic_ref<std::uint64_t>(channel_.control().dropped).load(std::memory_order_acquire);
+      std::atomic_ref<std::uint64_t>(channel_->control().dropped).load(std::memory_order_acquire);
   if (dropped == dropped_) return;
   dropped_ = dropped;
   // What direct slots lack is seen when they end.
   for (std::uint32_t i = kDirectSlots; i < kWarmUpSlot; i++) {
-    const std::uint32_t now = std::atomic_ref<std::uint32_t>(channel_.slot(i).dropped).load(std::memory_order_acquire);
+    const std::uint32_t now = std::atomic_ref<std::uint32_t>(channel_->slot(i).dropped).load(std::memory_order_acquire);
     if (now == views_[i].dropped) continue;
     ring_->count_missed(Missed::result_lost, now - views_[i].dropped);
     views_[i].dropped = now;
@@ -111,8 +112,9 @@ void Drain::count_dropped_replays() {
 
 bool Drain::read_results() {
   bool any = false;
+  if (channel_ == nullptr) return any;
   for (;;) {
-    gate::Result& result = channel_.result(results_read_);
+    gate::Result& result = channel_->result(results_read_);
     if (std::atomic_ref<std::uint64_t>(result.seq).load(std::memory_order_acquire) != results_read_ + 1) return any;
     any = true;
     if (result.slot < kWarmUpSlot) {
@@ -122,7 +124,7 @@ bool Drain::read_results() {
         take_slot_status(result);
     }
     results_read_++;
-    std::atomic_ref<std::uint64_t>(channel_.control().consumed).store(results_read_, std::memory_order_release);
+    std::atomic_ref<std::uint64_t>(channel_->control().consumed).store(results_read_, std::memory_order_release);
   }
 }
 

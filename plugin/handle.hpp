@@ -18,7 +18,8 @@ enum class HandleType : std::uint64_t {
   kernel_launch = 3,
   group = 4,
   coll = 5,
-  context = 6
+  context = 6,
+  chained = 7,  // a pair of chain.hpp
 };
 
 inline constexpr std::uint32_t kMaxCommunicators = 1024;  // of one process at a time

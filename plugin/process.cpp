@@ -70,27 +70,37 @@ void* Process::open(const InitCall& call, int* mask) {
 
   std::string why;
   std::unique_ptr<GateChannel> channel;
-  if (const CudaDriver* cuda = CudaDriver::load(&why); cuda != nullptr)
-    channel = GateChannel::create(*cuda, config, &why);
-  std::unique_ptr<RingWriter> ring;
+  Missed unmeasured = Missed::none;
+  if (call.profiler_abi < kFirstMeasuredAbi) {
+    unmeasured = Missed::unsupported_nccl;
+  } else {
+    if (const CudaDriver* cuda = CudaDriver::load(&why); cuda != nullptr)
+      channel = GateChannel::create(*cuda, config, &why);
+    if (channel == nullptr) unmeasured = Missed::no_cuda;
+  }
+  const std::string not_measured = why;
+  RingIdentity identity;
+  identity.comm_id = call.comm_id;
+  identity.comm_name = call.comm_name;
+  identity.rank = call.rank;
+  identity.nranks = call.nranks;
+  identity.nnodes = call.nnodes;
+  identity.profiler_abi = call.profiler_abi;
   if (channel != nullptr) {
-    RingIdentity identity;
-    identity.comm_id = call.comm_id;
-    identity.comm_name = call.comm_name;
-    identity.rank = call.rank;
-    identity.nranks = call.nranks;
-    identity.nnodes = call.nnodes;
-    identity.profiler_abi = call.profiler_abi;
     std::copy_n(channel->device_uuid(), sizeof identity.device_uuid, identity.device_uuid);
     identity.device_name = channel->device_name();
-    ring = RingWriter::create(config, identity, &why);
   }
+  std::unique_ptr<RingWriter> ring;
+  if (call.identified) ring = RingWriter::create(config, identity, &why);
 
   std::unique_lock lock(mutex_);
   // NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
-  *mask = open_ > 0 ? kActivationMask : 0;
-  Entry* entry = ring != nullptr ? free_entry() : nullptr;
-  if (ring != nullptr && entry == nullptr) why = "too many communicators in this process";
+  const bool old_nccl = call.profiler_abi < kFirstMeasuredAbi;
+  const int cheap_mask = static_cast<int>(old_nccl ? nccl::kColl : nccl::kCollApi);
+  *mask = measured_ > 0 ? kActivationMask : open_ > 0 ? cheap_mask : 0;
+  const bool can_be_recorded = ring != nullptr || !call.identified;
+  Entry* entry = can_be_recorded ? free_entry() : nullptr;
+  if (can_be_recorded && entry == nullptr) why = "too many communicators in this process";
   if (entry != nullptr && !collector_.joinable()) {
     try {
       start_collector();
@@ -110,25 +120,40 @@ void* Process::open(const InitCall& call, int* mask) {
   const std::uint32_t generation = entry->generation.load() % 127 + 1;
   entry->generation.store(generation);
   const CommunicatorId id{static_cast<std::uint32_t>(entry - entries_.data()), generation};
-  const std::string path = ring->path();
-  const std::uint64_t capacity = ring->capacity();
+  const std::string path = ring != nullptr ? ring->path() : config.directory;
+  const std::uint64_t capacity = ring != nullptr ? ring->capacity() : 0;
   entry->gate_timeout_ms = config.gate_timeout_ms;
   entry->broken = false;
   entry->communicator =
-      std::make_unique<Communicator>(id, CommunicatorIdentity{call.comm_id, call.rank, call.nranks}, config,
-                                     std::move(channel), log, &switched_off_, &Process::graph_gone);
-  entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config);
+      std::make_unique<Communicator>(id, CommunicatorIdentity{call.comm_id, call.rank, call.nranks, call.identified},
+                                     config, std::move(channel), unmeasured, log, &switched_off_, &Process::graph_gone);
+  if (ring != nullptr)
+    entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config);
+  else
+    entry->pending = std::make_unique<PendingRing>(PendingRing{config, identity});
   open_++;
+  if (unmeasured == Missed::none) measured_++;
+  *mask = measured_ > 0 ? kActivationMask : cheap_mask;
+  const bool first_of_old_nccl = unmeasured == Missed::unsupported_nccl && !std::exchange(old_nccl_reported_, true);
   entry->live.store(entry->communicator.get(), std::memory_order_release);
   wake_.notify_all();
   lock.unlock();
-  *mask = kActivationMask;
-  const auto say = call.rank == 0 ? &Log::notice : &Log::info;
-  (log.*say)(
-      "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
-      "records)%s",
-      kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
-      config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
+  if (first_of_old_nccl)
+    log.warn(
+        "not measured: NCCL < 2.28, use the preload library (libgradprobe-preload.so); collectives are recorded "
+        "without values, in %s",
+        path.c_str());
+  if (unmeasured == Missed::no_cuda)
+    log.warn("rank %u: not measured: %s; its collectives are recorded without values, in %s", call.rank,
+             not_measured.c_str(), path.c_str());
+  if (unmeasured == Missed::none) {
+    const auto say = call.rank == 0 ? &Log::notice : &Log::info;
+    (log.*say)(
+        "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
+        "records)%s",
+        kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
+        config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
+  }
   return Handle(HandleType::context, id, 0).opaque();
 }
 
@@ -137,7 +162,7 @@ Process::Entry* Process::free_entry() {
   for (std::size_t i = 0; i < entries_.size(); i++) {
     Entry& entry = entries_[next_entry_];
     next_entry_ = (next_entry_ + 1) % entries_.size();
-    if (entry.drain == nullptr) return &entry;
+    if (entry.live.load() == nullptr) return &entry;
   }
   return nullptr;
 }
@@ -148,8 +173,26 @@ void Process::start_collector() {
   pthread_setname_np(collector_.native_handle(), "gradprobe");
 }
 
+void Process::make_pending_ring(Entry* entry) {
+  const std::unique_ptr<PendingRing> pending = std::move(entry->pending);
+  const CommunicatorIdentity& told = entry->communicator->identity();
+  pending->identity.comm_id = told.comm_id;
+  pending->identity.rank = told.rank;
+  pending->identity.comm_name = entry->communicator->name();
+  std::string why;
+  std::unique_ptr<RingWriter> ring = RingWriter::create(pending->config, pending->identity, &why);
+  if (ring == nullptr) {
+    entry->broken = true;
+    entry->communicator->log().warn("rank %u: not recorded: %s", told.rank, why.c_str());
+    return;
+  }
+  entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), pending->config);
+}
+
 void Process::poll(Entry* entry, bool beat, bool* busy) {
   try {
+    if (entry->pending != nullptr && entry->communicator->identified()) make_pending_ring(entry);
+    if (entry->drain == nullptr) return;
     *busy |= entry->drain->poll();
     if (beat) entry->drain->ring().heartbeat();
   } catch (const std::exception& e) {
@@ -170,7 +213,7 @@ void Process::collect() {
     const bool beat = Clock::now() >= next_heartbeat;
     if (beat) next_heartbeat = Clock::now() + std::chrono::seconds(1);
     for (Entry& entry : entries_)
-      if (entry.drain != nullptr && !entry.broken) poll(&entry, beat, &busy);
+      if (entry.live.load() != nullptr && !entry.broken) poll(&entry, beat, &busy);
     sleep = busy ? kShortestSleep : std::min(sleep * 2, kLongestSleep);
     if (open_ == 0) {
       wake_.wait(lock, [this] { return stop_ || open_ > 0; });
@@ -200,20 +243,27 @@ void Process::close(void* context) {
   {
     std::unique_lock lock(mutex_);
     Entry& entry = entries_[communicator->id().index];
-    if (entry.drain == nullptr) return;
+    if (entry.live.load() != communicator) return;
     communicator->give_up_all();
-    if (!entry.broken) {
-      wait_for_device(&entry, &lock);
-      entry.drain->finish(RingState::finalized);
+    bool busy = false;
+    if (!entry.broken) poll(&entry, false, &busy);
+    if (entry.drain != nullptr) {
+      if (!entry.broken) {
+        wait_for_device(&entry, &lock);
+        entry.drain->finish(RingState::finalized);
+      }
+      quiescent = entry.drain->settled() && !communicator->graphs_alive();
+      summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
     }
-    quiescent = entry.drain->settled() && !communicator->graphs_alive();
-    summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
     entry.live.store(nullptr, std::memory_order_release);
     entry.drain.reset();
+    entry.pending.reset();
+    if (communicator->channel() != nullptr) measured_--;
     channel = communicator->take_channel();
     open_--;
   }
   GateChannel::close(std::move(channel), quiescent);
+  if (summary.empty()) return;
   const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
   (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
 }
@@ -226,8 +276,11 @@ void Process::at_exit() {
     stop_ = true;
     wake_.notify_all();
     for (Entry& entry : entries_) {
-      if (entry.drain == nullptr || entry.broken) continue;
+      if (entry.live.load() == nullptr || entry.broken) continue;
       try {
+        bool busy = false;
+        poll(&entry, false, &busy);
+        if (entry.drain == nullptr || entry.broken) continue;
         entry.communicator->give_up_all();
         entry.drain->finish(RingState::exited);
       } catch (const std::exception&) {

@@ -14,13 +14,15 @@
 #include "communicator.hpp"
 #include "drain.hpp"
 #include "log.hpp"
+#include "nccl_types.hpp"
 
 namespace gradprobe {
 
 // What NCCL tells in init.
 struct InitCall {
+  bool identified = false;  // false: the first event tells comm_id, name and rank
   std::uint64_t comm_id = 0;
-  std::string comm_name;
+  const char* comm_name = "";
   std::uint32_t rank = 0, nranks = 0, nnodes = 0;
   std::uint32_t profiler_abi = 0;
   NcclLogger logger = nullptr;
@@ -31,8 +33,9 @@ class Process {
   // Never destroyed: NCCL's and CUDA's threads may call while the process exits.
   static Process& get();
 
-  // Starts measuring a communicator. Returns its context, null when it is not measured (the reason is logged).
-  // `*mask` gets the events that NCCL shall report. Allocates, locks, calls CUDA: only for init.
+  // Starts recording a communicator. Returns its context, null when it is not recorded (the reason is logged). Where
+  // nothing can be measured its collectives are recorded without values. `*mask` gets the events that NCCL shall
+  // report. Allocates, locks, calls CUDA: only for init.
   void* open(const InitCall& call, int* mask);
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
@@ -48,20 +51,27 @@ class Process {
   }
 
  private:
+  // What a ring needs that is made after init.
+  struct PendingRing {
+    Config config;
+    RingIdentity identity;
+  };
   struct Entry {
     std::atomic<Communicator*> live{nullptr};  // what callbacks use
     // Kept after close until the entry is used again: another thread's last event may just be ending in it.
     std::unique_ptr<Communicator> communicator;
-    std::unique_ptr<Drain> drain;
+    std::unique_ptr<Drain> drain;  // null while the communicator isn't identified
+    std::unique_ptr<PendingRing> pending;
     std::atomic<std::uint32_t> generation{0};  // of `live`; a handle of another one is stale
     std::uint32_t gate_timeout_ms = 0;
-    bool broken = false;  // the collector ran out of memory in it
+    bool broken = false;  // the collector ran out of memory in it, or its ring couldn't be made
   };
 
   Process();
   void collect();
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
+  static void make_pending_ring(Entry* entry);
   Entry* free_entry();
   void at_exit();
   void wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock);
@@ -72,8 +82,10 @@ class Process {
   std::condition_variable wake_;
   std::array<Entry, kMaxCommunicators> entries_;
   std::uint32_t open_ = 0;
+  std::uint32_t measured_ = 0;  // of the open ones
   std::size_t next_entry_ = 0;
   bool settings_reported_ = false;
+  bool old_nccl_reported_ = false;
   bool stop_ = false;  // the process ends; the collector outlives all communicators
   std::thread collector_;
   std::atomic<bool> switched_off_{false};
@@ -81,6 +93,9 @@ class Process {
 };
 
 // The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch.
-inline constexpr int kActivationMask = 1 | 2 | 256 | 512 | 2048;
+inline constexpr int kActivationMask =
+    nccl::kGroup | nccl::kColl | nccl::kGroupApi | nccl::kCollApi | nccl::kKernelLaunch;
+// Struct version from which on NCCL tells the stream before the launch.
+inline constexpr std::uint32_t kFirstMeasuredAbi = 5;
 
 }  // namespace gradprobe
