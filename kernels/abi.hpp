@@ -94,11 +94,13 @@ struct alignas(64) GateSlot {
 };
 static_assert(sizeof(GateSlot) == 64);
 
-// Pinned host memory; the collector advances `consumed`.
+// Pinned host memory, written by the collector.
 struct alignas(64) GateControl {
   std::uint64_t consumed;  // results that the host has read: the ring's slots before it are free
   std::uint64_t dropped;   // device: results not written because the ring was full
-  std::uint64_t reserved[6];
+  std::uint32_t replay_every;         // of a graph's replays runs 1, 1 + n, 1 + 2 n, ... are measured; 0: none
+  std::uint32_t replay_result_every;  // of these the results of runs 1, 1 + n, 1 + 2 n, ...; 0: none
+  std::uint64_t reserved[5];
 };
 static_assert(sizeof(GateControl) == 64);
 
@@ -263,13 +265,14 @@ struct GateParams {
   std::uint32_t result_capacity;
   std::uint32_t sketch_floats;   // k: 0, 256, 512, 1024, 2048, 4096
   std::uint32_t workspace_ctas;  // that the workspace is laid out for: at least those of the launch
-  std::uint32_t flags;           // kCountZeros
+  std::uint32_t flags;           // kCountZeros, kReplayed
   std::uint32_t launch;          // comes back in Result::launch
   std::uint32_t pass;            // Pass
-  std::uint32_t every;           // result pass: only runs 1, 1 + every, 1 + 2 every, ... are measured; >= 1
+  std::uint32_t reserved;
 };
 static_assert(sizeof(GateParams) == 104);
 inline constexpr std::uint32_t kCountZeros = 1;
+inline constexpr std::uint32_t kReplayed = 2;  // a graph runs it: GateControl says in which runs
 
 // Byte offsets in the workspace; every part is aligned to 256 bytes.
 struct WorkspaceLayout {

@@ -100,8 +100,17 @@ __device__ inline bool take_workspace(const GateParams& params) {
   return taken;
 }
 
+// Whether the run is one of those that are measured. By one thread.
+__device__ inline bool in_turn(const GateParams& params, std::uint32_t run) {
+  if (!(params.flags & kReplayed)) return true;
+  const std::uint64_t both = load_acquire_system(reinterpret_cast<const std::uint64_t*>(&params.control->replay_every));
+  const auto every = static_cast<std::uint32_t>(params.pass == kInputPass ? both : both >> 32);
+  return every != 0 && (run - 1) % every == 0;
+}
+
 // Waits for the slot and decides what becomes of the run. By one thread.
 __device__ inline Decision await_slot(const GateParams& params, const Role& role) {
+  if (!in_turn(params, role.run)) return {kRunNothing, 0, 0, role.run, 0};
   const std::uint64_t start = global_timer();
   std::uint64_t now = start;
   std::uint32_t state;
@@ -127,7 +136,7 @@ __device__ inline Decision follow_input(const GateParams& params) {
   const volatile SlotRun& input = params.slot_runs->input;
   const ulonglong2 head = load_host(params.slot);
   Decision d{kRunNothing, static_cast<std::uint32_t>(head.x >> 32), static_cast<std::uint32_t>(head.y), input.run, 0};
-  if (input.outcome != kRunMeasures || (d.run - 1) % params.every != 0) return d;
+  if (input.outcome != kRunMeasures || !in_turn(params, d.run)) return d;
   if (take_workspace(params)) {
     d.outcome = kRunMeasures;
   } else {

@@ -30,7 +30,7 @@ Handle start_own(Communicator* c, const Descriptor& d) requires requires {
     case nccl::kCollApi: {
       const auto& e = d.coll_api;
       return c->coll_api_start(
-          {function_of(e.func), datatype_of(e.datatype), e.count, e.graph_captured, Handle(d.parent)});
+          {function_of(e.func), datatype_of(e.datatype), e.count, e.root, e.graph_captured, Handle(d.parent)});
     }
     case nccl::kKernelLaunch:
       return c->kernel_launch_start(Handle(d.parent), d.kernel_launch.stream);
@@ -50,7 +50,8 @@ Handle start_own(Communicator* c, const Descriptor& d) {
   if (d.type != nccl::kColl) return {};
   if constexpr (requires { d.coll.comm_hash; })
     c->identify(d.coll.comm_hash, static_cast<std::uint32_t>(d.rank), d.coll.comm_name);
-  c->coll_api_start({function_of(d.coll.func), datatype_of(d.coll.datatype), d.coll.count, false, Handle()});
+  c->coll_api_start(
+      {function_of(d.coll.func), datatype_of(d.coll.datatype), d.coll.count, d.coll.root, false, Handle()});
   return {};
 }
 

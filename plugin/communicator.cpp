@@ -32,6 +32,16 @@ __attribute__((tls_model("initial-exec")))
 #endif
 thread_local constinit ThreadLinks t_links;
 
+bool reduces(Function f) {
+  return f == Function::all_reduce || f == Function::reduce_scatter || f == Function::reduce;
+}
+
+// Kept as raw values: where frameworks reduce their losses. A reduce-scatter's input is never as small in practice.
+bool is_tiny(const CollApiEvent& e) {
+  return e.count >= 1 && e.count <= kMaxRawElements && element_bytes(e.datatype) != 0 &&
+         e.function != Function::reduce_scatter && e.function != Function::unknown;
+}
+
 std::uint64_t monotonic_ns() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -41,8 +51,7 @@ std::uint64_t monotonic_ns() {
 }  // namespace
 
 Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
-                           std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log,
-                           std::atomic<bool>* switched_off, void (*graph_gone)(void* token))
+                           std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log, SharedState* shared)
     : id_(id),
       identity_(identity),
       identified_(identity.known),
@@ -50,13 +59,20 @@ Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identi
       launch_blocking_(config.launch_blocking),
       seed_(config.seed),
       max_ctas_(config.max_ctas),
-      result_every_(config.result_every),
       slow_launch_ns_(std::uint64_t{config.gate_timeout_ms} * 1000000u * 8 / 10),
+      selection_(config.selection),
       channel_(std::move(channel)),
       log_(log),
-      switched_off_(switched_off),
-      graph_gone_(graph_gone),
-      steps_(config.ops_per_step) {}
+      shared_(shared),
+      traffic_(config.job_nodes > 1 && identity.nnodes == 1),
+      steps_(config.ops_per_step),
+      sampling_(config.sampling) {
+  for (std::uint32_t i = 0; i < kCapturedOps; i++) tables_.captured[i].next = i + 1 < kCapturedOps ? i + 1 : kNoOp;
+  free_captured_op_ = 0;
+  if (channel_ == nullptr) return;
+  channel_->control().replay_every = sampling_.measure ? sampling_.every : 0;
+  channel_->control().replay_result_every = sampling_.result_every;
+}
 
 Handle Communicator::group_api_start() {
   t_links.launch_valid = false;
@@ -65,34 +81,79 @@ Handle Communicator::group_api_start() {
   return Handle(HandleType::group_api, id_, groups.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
-bool Communicator::belongs(const Batch& b, Handle group_api) {
-  return group_api.type() == HandleType::group_api && group_api.payload() >= b.first_group &&
-         group_api.payload() <= b.last_group;
+bool Communicator::belongs(const Batch& b, Handle group_api) const {
+  if (group_api.type() != HandleType::group_api) return true;
+  std::uint64_t first = b.first_group, last = b.last_group;
+  if (b.launches == 0) {
+    first = first_group_.load(std::memory_order_relaxed);
+    last = last_group_.load(std::memory_order_relaxed);
+  }
+  return group_api.payload() >= first && group_api.payload() <= last;
 }
 
 void Communicator::group_api_stop() {
   t_links.launch_valid = false;
 }
 
+std::uint64_t Communicator::input_count(const CollApiEvent& e) const {
+  // Without the number of ranks the input of a reduce-scatter is as unknown: then it is the count that NCCL tells.
+  return e.function == Function::reduce_scatter ? e.count * std::max(identity_.nranks, 1u) : e.count;
+}
+
+// What needs no op: it would have no record, and is no part of the sequence in which steps are found.
+Missed Communicator::leave_out(const CollApiEvent& e) {
+  const bool tiny = is_tiny(e);
+  bool gradients = identity_.role != Role::activations;
+  if (identity_.role == Role::undecided) {
+    const Role before = traffic_.role();
+    gradients =
+        traffic_.takes(e.function, e.datatype, e.count, shared_->communicators.load(std::memory_order_relaxed) > 1);
+    if (traffic_.role() != before && traffic_.role() == Role::activations)
+      log_.warn(
+          "rank %u: this communicator of %u ranks seems to reduce activations, not gradients: it is not measured any "
+          "more (GRADPROBE_COMMS=all measures all)",
+          identity_.rank, identity_.nranks);
+  }
+  if (!selection_.takes(e.function, e.datatype, input_count(e), tiny)) return Missed::not_selected;
+  if ((!tiny && !reduces(e.function)) || e.count == 0) return Missed::unsupported_function;
+  if (e.function == Function::broadcast) {
+    // From 2.29 on NCCL announces broadcasts and reports no launch. In a graph only the root would have a record.
+    if (identity_.profiler_abi >= 6) return Missed::no_events;
+    if (e.captured) return Missed::unsupported_function;
+  }
+  return gradients || tiny ? Missed::none : Missed::model_parallel;
+}
+
+// What has no record on this rank or in this step, and yet is part of the sequence in which steps are found.
+bool Communicator::pass_by(const CollApiEvent& e, const StepDetector::Position& at) const {
+  if (e.captured) return false;  // a graph holds the same kernels every time: the device skips replays
+  if (e.function == Function::broadcast && static_cast<std::uint32_t>(e.root) != identity_.rank) return true;
+  return at.confirmed ? !sampling_.takes(at.step) : !sampling_.measure;
+}
+
+void Communicator::follow_control(const StepDetector::Position& at) {
+  if (shared_->control.version() != control_version_ && shared_->control.try_get(&next_sampling_, &control_version_))
+    sampling_changes_ = true;
+  if (!sampling_changes_) return;
+  const std::uint64_t from = next_sampling_.from_step;
+  if (from != 0 && !(at.confirmed && at.step >= from)) return;
+  sampling_ = next_sampling_;
+  sampling_changes_ = false;
+}
+
 void Communicator::classify(const CollApiEvent& event, Op* op) const {
-  const bool reduces = event.function == Function::all_reduce || event.function == Function::reduce_scatter;
-  const bool tiny = event.count >= 1 && event.count <= kMaxRawElements && element_bytes(event.datatype) != 0 &&
-                    (event.function == Function::all_reduce || event.function == Function::all_gather);
   op->function = event.function;
   op->datatype = event.datatype;
-  // Without the number of ranks the input of a reduce-scatter is as unknown: then it is the count that NCCL tells.
-  op->count = event.function == Function::reduce_scatter ? event.count * std::max(identity_.nranks, 1u) : event.count;
+  op->count = input_count(event);
   op->output_count = event.count;
-  op->mode = tiny ? gate::kRaw : gate::kBucket;
-  op->reason = Missed::none;
-  op->eligible = event.count != 0 && (tiny || (reduces && gate::measured_type(event.datatype) != gate::kTypeNone));
-  if (op->eligible) return;
-  op->reason = reduces && event.count != 0 ? Missed::unsupported_datatype : Missed::unsupported_function;
+  op->mode = is_tiny(event) ? gate::kRaw : gate::kBucket;
+  op->eligible = op->mode == gate::kRaw || gate::measured_type(event.datatype) != gate::kTypeNone;
+  op->reason = op->eligible ? Missed::none : Missed::unsupported_datatype;
 }
 
 Communicator::Batch* Communicator::batch(std::uint32_t serial) {
   if (serial == kNoBatch) return nullptr;
-  Batch& b = (serial & kCapturedBit) != 0 ? captured_batches_[(serial & ~kCapturedBit) - 1]
+  Batch& b = (serial & kCapturedBit) != 0 ? captured_batches_[serial % kCapturedBatches]
                                           : direct_batches_[serial % kDirectBatches];
   return b.serial == serial ? &b : nullptr;
 }
@@ -102,13 +163,14 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
     // Calls of the last batch that no launch took: an inline launch has told all its buffers by now.
     if (last->seen_inline || last->slot == kNoSlot) give_up(last);
     close_results(*last);
+    current_ = kNoBatch;
+    if (last->captured && last->slots == 0) free_captured_batch(last);
   }
   Batch* b = nullptr;
   std::uint32_t serial = kNoBatch;
   if (captured) {
-    if (captured_batches_opened_ == kCapturedBatches) return nullptr;
-    b = &captured_batches_[captured_batches_opened_++];
-    serial = captured_batches_opened_ | kCapturedBit;
+    b = new_captured_batch(&serial);
+    if (b == nullptr) return nullptr;
   } else {
     serial = ++direct_batches_opened_ & ~kCapturedBit;
     if (serial == kNoBatch) serial = direct_batches_opened_ = 1;
@@ -118,56 +180,123 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
   *b = Batch{};
   b->serial = serial;
   b->captured = captured;
-  b->first_op = next_op_;
-  b->first_captured = captured_ops_;
+  b->first_op = tables_.announced.load(std::memory_order_relaxed);
   current_ = serial;
   return b;
 }
 
-Op& Communicator::op_of(const Batch& b, std::uint32_t i) {
-  return b.captured ? tables_.captured[b.first_captured + i] : tables_.direct_op(b.first_op + i);
+Communicator::Batch* Communicator::new_captured_batch(std::uint32_t* serial) {
+  static_assert((kCapturedBatches & (kCapturedBatches - 1)) == 0);
+  reclaim_captured_slots();
+  for (std::uint32_t i = 0; i < kCapturedBatches; i++) {
+    const std::uint32_t at = (captured_batch_at_ + i) % kCapturedBatches;
+    if (captured_batches_[at].serial != kNoBatch) continue;
+    captured_batch_at_ = at + 1;
+    captured_generation_ = (captured_generation_ + 1) % (kCapturedBit / kCapturedBatches);
+    *serial = kCapturedBit | captured_generation_ * kCapturedBatches | at;
+    return &captured_batches_[at];
+  }
+  return nullptr;
+}
+
+void Communicator::free_captured_batch(Batch* b) {
+  for (std::uint32_t i = b->first_captured; i != kNoOp;) {
+    Op& op = tables_.captured[i];
+    const std::uint32_t next = op.next;
+    op.ordinal = kNone;
+    op.batch = kNoBatch;
+    op.state.store(OpState::passed, std::memory_order_relaxed);
+    op.next = std::exchange(free_captured_op_, i);
+    i = next;
+  }
+  *b = Batch{};
+}
+
+Op* Communicator::new_captured_op(Batch* b) {
+  if (free_captured_op_ == kNoOp) return nullptr;
+  const std::uint32_t i = free_captured_op_;
+  Op& op = tables_.captured[i];
+  free_captured_op_ = std::exchange(op.next, kNoOp);
+  if (b->last_captured == kNoOp)
+    b->first_captured = i;
+  else
+    tables_.captured[b->last_captured].next = i;
+  b->last_captured = i;
+  op.moved_from.store(UINT32_MAX, std::memory_order_relaxed);
+  return &op;
+}
+
+// Slots whose graph is gone and whose results have all been read, their entries, and the ops of their batches.
+void Communicator::reclaim_captured_slots() {
+  const std::uint32_t drained = tables_.slots_drained.load(std::memory_order_acquire);
+  if (drained == reclaimed_captured_slots_) return;
+  for (std::uint32_t i = kDirectSlots; i < kDirectSlots + kCapturedSlots; i++) {
+    Slot& slot = tables_.slots[i];
+    if (!slot.drained.load(std::memory_order_acquire)) continue;
+    reclaimed_captured_slots_++;
+    slot.graph_released.store(false, std::memory_order_relaxed);
+    slot.drained.store(false, std::memory_order_release);
+    // Later launches of the slot count on from here.
+    const gate::GateSlot& shared = channel_->slot(i);
+    slot.arrivals[gate::kInputPass] += std::uint64_t{shared.runs} * slot.input_ctas;
+    slot.arrivals[gate::kResultPass] += std::uint64_t{shared.result_runs} * slot.result_ctas;
+    for (std::uint32_t e = 0; e < slot.capacity; e++) captured_entries_.reset(slot.first_entry - kDirectEntries + e);
+    slot.state.store(SlotState::free, std::memory_order_relaxed);
+    Batch* b = batch(slot.batch);
+    if (b == nullptr) continue;
+    if (b->slot == i) b->slot = kNoSlot;
+    if (--b->slots == 0 && b->serial != current_) free_captured_batch(b);
+  }
+}
+
+// A free stretch of the captured launches' entries; kNoOp if there is none.
+std::uint32_t Communicator::take_captured_entries(std::uint32_t entries) {
+  std::uint32_t free = 0;
+  for (std::uint32_t i = 0; i < kCapturedEntries; i++) {
+    free = captured_entries_[i] ? 0 : free + 1;
+    if (free < entries) continue;
+    for (std::uint32_t e = i + 1 - entries; e <= i; e++) captured_entries_.set(e);
+    return i + 1 - entries;
+  }
+  return kNoOp;
+}
+
+template <typename F>
+void Communicator::for_each_op(const Batch& b, const F& f) {
+  if (b.captured) {
+    for (std::uint32_t i = b.first_captured; i != kNoOp; i = tables_.captured[i].next) f(tables_.captured[i]);
+  } else {
+    // Between them may be ops without a record.
+    for (std::uint64_t i = b.first_op; i < b.end_op; i++)
+      if (Op& op = tables_.direct_op(i); op.index == i && op.batch == b.serial) f(op);
+  }
 }
 
 Op* Communicator::op_of(Handle coll_api) {
   if (coll_api.type() != HandleType::coll_api || coll_api.communicator() != id_) return nullptr;
-  if ((coll_api.payload() & kCapturedOp) != 0) {
-    const std::uint64_t i = coll_api.payload() & ~kCapturedOp;
-    return i < captured_ops_ ? &tables_.captured[i] : nullptr;
+  const std::uint64_t payload = coll_api.payload();
+  if ((payload & kCapturedOp) != 0) {
+    Op& op = tables_.captured[payload % kCapturedOps];
+    return op.batch != kNoBatch && captured_payload(op) == payload ? &op : nullptr;
   }
-  Op& op = tables_.direct_op(coll_api.payload());
-  const bool alive = op.ordinal == coll_api.payload() && coll_api.payload() >= tables_.collected.load();
-  return alive ? &op : nullptr;
+  Op& op = tables_.direct_op(payload);
+  return op.index == payload && payload >= tables_.collected.load(std::memory_order_acquire) ? &op : nullptr;
 }
 
-bool Communicator::overflows(std::uint64_t ordinal) {
-  if (!overflowed_ && ordinal - tables_.collected.load(std::memory_order_acquire) < kDirectOps) return false;
-  // From here on ordinals could differ between ranks, so nothing more of this communicator is recorded.
-  if (!std::exchange(overflowed_, true))
-    log_.warn("rank %u: %u collectives without an outcome: this communicator is not recorded any more", identity_.rank,
-              kDirectOps);
-  tables_.uncounted[static_cast<std::size_t>(Missed::backlog)].fetch_add(1, std::memory_order_relaxed);
-  return true;
+std::uint64_t Communicator::captured_payload(const Op& op) const {
+  const auto place = static_cast<std::uint64_t>(&op - tables_.captured.get());
+  return (kCapturedOp | op.ordinal << kCapturedOpBits | place) & Handle::kPayloadMask;
 }
 
-void Communicator::note_unmeasured(const CollApiEvent& event) {
-  const std::lock_guard lock(mutex_);
-  const std::uint64_t ordinal = next_op_;
-  if (overflows(ordinal)) return;
-  Op& op = tables_.direct_op(ordinal);
-  op.ordinal = ordinal;
-  op.placed = op.addressed = op.result_wanted = false;
-  op.captured = event.captured;
-  op.send = op.recv = 0;
-  op.batch = kNoBatch;
-  classify(event, &op);
-  if (op.eligible) op.reason = unmeasured_;
-  op.eligible = false;
-  // No replay of a captured call will be seen, so none gets a record.
-  const bool ignored = op.reason == Missed::unsupported_function || op.captured;
-  if (ignored) tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
-  op.state.store(ignored ? OpState::ignored : OpState::missed, std::memory_order_release);
-  next_op_++;
-  tables_.announced.store(next_op_, std::memory_order_release);
+void Communicator::note_unmeasured(const CollApiEvent& event, Op* op) {
+  op->placed = op->addressed = op->captured = op->result_wanted = false;
+  op->send = op->recv = 0;
+  classify(event, op);
+  if (op->eligible) op->reason = unmeasured_;
+  op->eligible = false;
+  // No replay of a captured call will be seen, so it gets no record either.
+  if (event.captured) tables_.uncounted[static_cast<std::size_t>(op->reason)].fetch_add(1, std::memory_order_relaxed);
+  op->state.store(event.captured ? OpState::captured : OpState::missed, std::memory_order_release);
 }
 
 void Communicator::identify(std::uint64_t comm_id, std::uint32_t rank, const char* name) {
@@ -181,71 +310,96 @@ void Communicator::identify(std::uint64_t comm_id, std::uint32_t rank, const cha
 
 Handle Communicator::coll_api_start(const CollApiEvent& event) {
   t_links.launch_valid = false;
-  if (channel_ == nullptr) {
-    note_unmeasured(event);
+  // NCCL before 2.28 tells its calls from host callbacks, too, at the same time as from the caller's thread.
+  std::unique_lock<std::mutex> one_at_a_time(untold_mutex_, std::defer_lock);
+  if (channel_ == nullptr) one_at_a_time.lock();
+  const std::uint64_t ordinal = tables_.calls.load(std::memory_order_relaxed);
+  tables_.calls.store(ordinal + 1, std::memory_order_release);
+  if (event.group_api.type() == HandleType::group_api) {
+    last_group_.store(event.group_api.payload(), std::memory_order_relaxed);
+    if (first_group_.load(std::memory_order_relaxed) == 0)
+      first_group_.store(event.group_api.payload(), std::memory_order_relaxed);
+  }
+  if (const Missed reason = leave_out(event); reason != Missed::none) {
+    tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
     return {};
   }
+  StepDetector::Position at;
+  if (!event.captured) at = steps_.feed(step_signature(event.function, event.datatype, input_count(event)));
+  follow_control(at);
+  return announce(event, ordinal, at);
+}
+
+Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t ordinal = next_op_;
-  if (overflows(ordinal)) return {};
+  const std::uint64_t index = tables_.announced.load(std::memory_order_relaxed);
+  if (overflowed_ || index - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
+    // From here on steps could differ between ranks, so nothing more of this communicator is recorded.
+    if (!std::exchange(overflowed_, true))
+      log_.warn("rank %u: %u collectives without an outcome: this communicator is not recorded any more",
+                identity_.rank, kDirectOps);
+    tables_.uncounted[static_cast<std::size_t>(Missed::backlog)].fetch_add(1, std::memory_order_relaxed);
+    return {};
+  }
+  Op& direct = tables_.direct_op(index);
+  direct.ordinal = ordinal;
+  direct.index = index;
+  direct.batch = kNoBatch;
+  if (pass_by(event, at)) {
+    classify(event, &direct);
+    direct.state.store(OpState::passed, std::memory_order_release);
+    tables_.announced.store(index + 1, std::memory_order_release);
+    const Missed reason = event.function == Function::broadcast ? Missed::unsupported_function : Missed::not_sampled;
+    tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+    return {};
+  }
+  if (channel_ == nullptr) {
+    note_unmeasured(event, &direct);
+    tables_.announced.store(index + 1, std::memory_order_release);
+    return {};
+  }
+
   Batch* b = batch(current_);
   if (b == nullptr || b->launches > 0 || b->captured != event.captured) b = open_batch(event.captured);
-  const bool storable = b != nullptr && (!event.captured || captured_ops_ < kCapturedOps);
-
-  Op& direct = tables_.direct_op(ordinal);
-  Op& op = event.captured && storable ? tables_.captured[captured_ops_] : direct;
-  op.ordinal = direct.ordinal = ordinal;
+  Op* captured = event.captured && b != nullptr ? new_captured_op(b) : nullptr;
+  const bool storable = b != nullptr && (!event.captured || captured != nullptr);
+  Op& op = captured != nullptr ? *captured : direct;
+  op.ordinal = ordinal;
   op.placed = op.addressed = false;
   op.captured = event.captured;
   op.send = op.recv = 0;
   op.told = 0;
   op.batch = b != nullptr ? b->serial : kNoBatch;
   classify(event, &op);
-  OpState state = OpState::announced;
-  if (!op.eligible) {
-    state = op.reason == Missed::unsupported_function ? OpState::ignored : OpState::missed;
-  } else if (!storable) {
+  if (op.eligible && !storable) {
     op.reason = Missed::backlog;
     op.eligible = false;
-    state = OpState::missed;
   }
-  op.result_wanted = state != OpState::ignored && result_due(op);
+  const OpState state = op.eligible ? OpState::announced : OpState::missed;
+  op.result_wanted = result_due(op, event, at);
   op.state.store(state, std::memory_order_release);
-  Handle handle(HandleType::coll_api, id_, ordinal);
-  if (event.captured && storable) {
-    direct.state.store(state == OpState::announced ? OpState::captured : OpState::ignored, std::memory_order_release);
-    if (state != OpState::announced)
+  Handle handle(HandleType::coll_api, id_, index);
+  if (captured != nullptr) {
+    direct.state.store(OpState::captured, std::memory_order_release);
+    if (state == OpState::missed)
       tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
-    handle = Handle(HandleType::coll_api, id_, kCapturedOp | captured_ops_);
-    captured_ops_++;
-  } else if (state == OpState::ignored) {
-    tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
+    handle = Handle(HandleType::coll_api, id_, captured_payload(op));
   }
   if (b != nullptr && storable) {
-    b->ops++;
+    b->end_op = index + 1;
     if (op.eligible) b->eligible++;
     b->results_wanted |= op.result_wanted;
-    if (event.group_api.type() == HandleType::group_api) {
-      b->last_group = event.group_api.payload();
-      if (b->first_group == 0) b->first_group = b->last_group;
-    }
   }
-  next_op_++;
-  tables_.announced.store(next_op_, std::memory_order_release);
+  tables_.announced.store(index + 1, std::memory_order_release);
   return handle;
 }
 
-bool Communicator::result_due(const Op& op) {
-  if (result_every_ == 0) return false;
-  // The device skips replays by itself: a graph holds the same kernels every time.
-  bool in_turn = true;
-  if (result_every_ > 1 && !op.captured) {
-    // From the sequence of calls alone, so that all ranks choose the same ones; all, until the steps are known.
-    const StepDetector::Position at = steps_.feed(step_signature(op.function, op.datatype, op.count));
-    in_turn = !at.confirmed || at.step % result_every_ == 0;
-  }
-  const bool reduces = op.function == Function::all_reduce || op.function == Function::reduce_scatter;
-  return in_turn && reduces && op.eligible;
+bool Communicator::result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const {
+  if (sampling_.result_every == 0 || !op.eligible || !reduces(op.function)) return false;
+  if (op.function == Function::reduce && static_cast<std::uint32_t>(event.root) != identity_.rank) return false;
+  // The device skips replays by itself: a graph holds the same kernels every time. Of the others all, until the steps
+  // are known; by the sequence of calls alone, so that all ranks choose the same ones.
+  return op.captured || !at.confirmed || sampling_.takes_result(at.step);
 }
 
 void Communicator::close_results(const Batch& b) {
@@ -264,10 +418,9 @@ void Communicator::miss(Op* op, Batch* b, Missed reason) {
 }
 
 void Communicator::miss_unplaced(Batch* b, Missed reason, bool keep_addressed) {
-  for (std::uint32_t i = 0; i < b->ops; i++) {
-    Op& op = op_of(*b, i);
+  for_each_op(*b, [&](Op& op) {
     if (!(keep_addressed && op.addressed)) miss(&op, b, reason);
-  }
+  });
 }
 
 void Communicator::give_up(Batch* b) {
@@ -279,8 +432,9 @@ void Communicator::give_up(Batch* b) {
   if (waited) cancel(b->slot);
   // The table of direct ops may have moved on past ops that are finished; their places belong to others now.
   const std::uint64_t alive = tables_.collected.load(std::memory_order_acquire);
-  for (std::uint32_t i = 0; i < b->ops; i++)
-    if (b->first_op + i >= alive) miss(&op_of(*b, i), b, waited ? Missed::timeout : Missed::no_events);
+  for_each_op(*b, [&](Op& op) {
+    if (op.index >= alive) miss(&op, b, waited ? Missed::timeout : Missed::no_events);
+  });
 }
 
 void Communicator::reclaim_slots() {
@@ -293,10 +447,14 @@ std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
   close_results(*b);
   std::uint32_t index = kNoSlot, first = 0;
   if (b->captured) {
-    if (captured_slots_used_ == kCapturedSlots || captured_entries_used_ + entries > kCapturedEntries) return kNoSlot;
-    index = kDirectSlots + captured_slots_used_++;
-    first = kDirectEntries + captured_entries_used_;
-    captured_entries_used_ += entries;
+    reclaim_captured_slots();
+    for (index = kDirectSlots; index < kDirectSlots + kCapturedSlots; index++)
+      if (tables_.slots[index].state.load(std::memory_order_relaxed) == SlotState::free) break;
+    if (index == kDirectSlots + kCapturedSlots) return kNoSlot;
+    first = take_captured_entries(entries);
+    if (first == kNoOp) return kNoSlot;
+    first += kDirectEntries;
+    b->slots++;
   } else {
     reclaim_slots();
     const std::uint64_t opened = tables_.slots_opened.load(std::memory_order_relaxed);
@@ -350,6 +508,7 @@ void Communicator::place(Op* op, Batch* b, std::uint32_t index) {
   entry.datatype = static_cast<std::uint8_t>(op->datatype);
   entry.mode = op->mode;
   tables_.entry_op[at] = op;
+  tables_.entry_index[at] = op->index;
   tables_.entry_ordinal[at] = op->ordinal;
   slot.entries.store(n + 1, std::memory_order_release);
   op->placed = true;
@@ -373,18 +532,17 @@ void Communicator::cancel(std::uint32_t index) {
 
 MeasurePlan Communicator::plan(const Batch& b, gate::Pass pass) {
   MeasurePlan plan;
-  for (std::uint32_t i = 0; i < b.ops; i++) {
-    const Op& op = op_of(b, i);
-    if (!op.eligible || op.mode == gate::kRaw || (pass == gate::kResultPass && !op.result_wanted)) continue;
+  for_each_op(b, [&](const Op& op) {
+    if (!op.eligible || op.mode == gate::kRaw || (pass == gate::kResultPass && !op.result_wanted)) return;
     const std::uint64_t count = pass == gate::kInputPass ? op.count : op.output_count;
     plan.add(gate::measured_type(op.datatype), count, element_bytes(op.datatype));
-  }
+  });
   return plan;
 }
 
 Missed Communicator::reason_not_to_gate(const Batch& b) const {
   if (launch_failed_) return Missed::launch_failed;
-  if (switched_off_->load(std::memory_order_relaxed)) return Missed::switched_off;
+  if (shared_->switched_off.load(std::memory_order_relaxed)) return Missed::switched_off;
   // The host would wait for the gate inside the launch call, and so never come to tell the buffers.
   if (launch_blocking_ && !b.captured) return Missed::launch_blocking;
   return Missed::none;
@@ -395,15 +553,20 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);
-  t_links.launching_communicator = id_;
+  t_links.launching_communicator = {};
   t_links.launching_batch = current_;
   t_links.launching_stream = stream;
   const Handle handle(HandleType::kernel_launch, id_, 0);
   Batch* b = batch(current_);
-  if (b == nullptr) return handle;
-  b->launches++;
-  // Sends and receives are launched without a call that is announced: they complete no result of this batch.
-  const bool completes = belongs(*b, group_api);
+  // Sends, receives and calls that aren't recorded are launched, too: they tell no buffers of this batch and complete
+  // no result of it.
+  if (b == nullptr || !belongs(*b, group_api)) return handle;
+  t_links.launching_communicator = id_;
+  if (b->launches++ == 0) {
+    b->first_group = first_group_.exchange(0, std::memory_order_relaxed);
+    b->last_group = last_group_.load(std::memory_order_relaxed);
+  }
+  const bool completes = group_api.type() == HandleType::group_api;
   if (b->slot != kNoSlot && tables_.slots[b->slot].state.load(std::memory_order_relaxed) == SlotState::open) {
     // The earlier launch's gate still waits for this batch's buffers; an earlier gate is as good as a second one.
     t_links.launching_slot = b->slot;
@@ -426,10 +589,9 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   }
   t_links.launching_slot = index;
   if (completes) t_links.result_slot = index;
-  for (std::uint32_t i = 0; i < b->ops; i++) {
-    Op& op = op_of(*b, i);
+  for_each_op(*b, [&](Op& op) {
     if (op.eligible && op.addressed && !op.placed) place(&op, b, index);
-  }
+  });
   if (b->placed == b->eligible) publish(index);
   launch(&lock, b, index, stream);
   return handle;
@@ -443,7 +605,8 @@ CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunc
   pass.workspace = channel_->workspace_of(cuda_stream);
   // What is captured arrives when a graph runs it, and the slot is the graph's alone.
   std::uint64_t& arrivals = tables_.slots[pass.slot].arrivals[pass.pass];
-  pass.first_arrival = captured ? 0 : arrivals;
+  pass.first_arrival = arrivals;
+  pass.replayed = captured;
   if (!captured) arrivals += pass.ctas;
   lock->unlock();
   const CUresult result = channel_->launch(pass, cuda_stream, number);
@@ -468,16 +631,16 @@ void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uin
   PassLaunch pass;
   pass.slot = index;
   pass.kernel = plan.kernel();
-  pass.ctas = plan.ctas(max_ctas_);
+  pass.ctas = slot.input_ctas = plan.ctas(max_ctas_);
   const std::uint64_t begin = monotonic_ns();
   std::uint32_t number = 0;
   const CUresult result = launch_pass(lock, pass, captured, stream, &number);
   const bool slow = monotonic_ns() - begin >= slow_launch_ns_;
   if (captured && result == CUDA_SUCCESS) {
-    // The slot is the graph's: it is never reused, whether the driver can tell us of the graph's end or not.
+    // The slot is the graph's: without word of the graph's end it is never used again.
     const Handle token(HandleType::context, id_, index);
     lock->unlock();
-    channel_->retain_by_graph(static_cast<CUstream>(stream), token.opaque(), graph_gone_);
+    channel_->retain_by_graph(static_cast<CUstream>(stream), token.opaque(), shared_->graph_gone);
     lock->lock();
   }
   if (slow && !captured) switch_off_if_launches_block(index);
@@ -505,7 +668,6 @@ void Communicator::launch_result(std::unique_lock<std::mutex>* lock, const Batch
   pass.slot = index;
   pass.kernel = slot.result_kernel;
   pass.ctas = slot.result_ctas;
-  pass.every = b.captured ? result_every_ : 1;
   slot.results_launched.fetch_add(1, std::memory_order_release);
   std::uint32_t number = 0;
   const CUresult result = launch_pass(lock, pass, b.captured, stream, &number);
@@ -522,7 +684,7 @@ void Communicator::switch_off_if_launches_block(std::uint32_t index) {
   // could never have told the buffers, and every further launch would cost a time-out.
   const bool ended = std::atomic_ref<std::uint32_t>(channel_->slot(index).runs).load(std::memory_order_acquire) > 0;
   if (!ended || tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::open) return;
-  if (switched_off_->exchange(true)) return;
+  if (shared_->switched_off.exchange(true)) return;
   log_.warn(
       "kernel launches of this process block until the kernel ends (a debugger or another profiler?): measuring is "
       "switched off for the whole process");
@@ -530,7 +692,7 @@ void Communicator::switch_off_if_launches_block(std::uint32_t index) {
 
 void Communicator::kernel_launch_stop() {
   const bool ours = t_links.launching_communicator == id_;
-  if (ours && t_links.result_slot != kNoSlot && result_every_ != 0) {
+  if (ours && t_links.result_slot != kNoSlot) {
     std::unique_lock lock(mutex_);
     const std::uint32_t index = t_links.result_slot;
     const Slot& slot = tables_.slots[index];
@@ -615,7 +777,11 @@ void Communicator::expire(std::uint32_t slot) {
   // The only place where the collector takes this mutex, after a failure that callbacks no longer wait for.
   const std::lock_guard lock(mutex_);
   if (tables_.slots[slot].state.load(std::memory_order_relaxed) != SlotState::open) return;
-  if (Batch* b = batch(tables_.slots[slot].batch); b != nullptr && b->slot == slot) {
+  Batch* b = batch(tables_.slots[slot].batch);
+  if (b != nullptr && b->captured && tables_.slots[slot].entries.load(std::memory_order_relaxed) > 0) {
+    miss_unplaced(b, Missed::no_events, false);
+    publish(slot);
+  } else if (b != nullptr && !b->captured && b->slot == slot) {
     give_up(b);
   } else {
     cancel(slot);
@@ -624,13 +790,19 @@ void Communicator::expire(std::uint32_t slot) {
 
 bool Communicator::graphs_alive() {
   const std::lock_guard lock(mutex_);
-  for (std::uint32_t i = 0; i < captured_slots_used_; i++)
-    if (!tables_.slots[kDirectSlots + i].graph_released.load(std::memory_order_acquire)) return true;
+  for (std::uint32_t i = kDirectSlots; i < kDirectSlots + kCapturedSlots; i++) {
+    const Slot& slot = tables_.slots[i];
+    const bool used = slot.state.load(std::memory_order_relaxed) != SlotState::free;
+    if (used && slot.launched.load(std::memory_order_relaxed) && !slot.graph_released.load(std::memory_order_acquire))
+      return true;
+  }
   return false;
 }
 
 void Communicator::release_captured_slot(std::uint32_t slot) {
-  if (slot < kSlots) tables_.slots[slot].graph_released.store(true, std::memory_order_release);
+  if (slot < kDirectSlots || slot >= kDirectSlots + kCapturedSlots) return;
+  tables_.slots[slot].graph_released.store(true, std::memory_order_release);
+  tables_.graphs_released.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace gradprobe

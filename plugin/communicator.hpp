@@ -9,15 +9,19 @@
 #include <gradprobe/step_detector.hpp>
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 
 #include "config.hpp"
+#include "control.hpp"
 #include "gate_channel.hpp"
 #include "handle.hpp"
 #include "log.hpp"
 #include "ops.hpp"
+#include "selection.hpp"
+#include "traffic_role.hpp"
 
 namespace gradprobe {
 
@@ -25,24 +29,33 @@ struct CollApiEvent {
   Function function = Function::unknown;
   Datatype datatype = Datatype::unknown;
   std::uint64_t count = 0;  // as in the API call: elements
+  int root = 0;             // of broadcast and reduce
   bool captured = false;
   Handle group_api;
 };
 
 struct CommunicatorIdentity {
   std::uint64_t comm_id = 0;
-  std::uint32_t rank = 0, nranks = 0;  // 0 ranks: not told
-  bool known = true;                   // false: an event will tell
+  std::uint32_t rank = 0, nranks = 0, nnodes = 0;  // 0 ranks: not told
+  std::uint32_t profiler_abi = 0;
+  Role role = Role::undecided;  // decided already by the name or the user
+  bool known = true;            // false: an event will tell comm_id and rank
+};
+
+// What the communicators of a process share.
+struct SharedState {
+  std::atomic<bool> switched_off{false};        // once true, nothing is gated any more
+  std::atomic<std::uint32_t> communicators{0};  // that are open
+  Control control;
+  // Called by CUDA when a graph is gone; gets a Handle of type context whose payload is the slot that the graph held.
+  void (*graph_gone)(void* token) = nullptr;
 };
 
 class Communicator {
  public:
-  // `switched_off` is the process's switch: once true, nothing is gated any more. `graph_gone` gets a Handle of type
-  // context whose payload is the slot that a destroyed graph held. Without a channel nothing is measured, and
-  // `unmeasured` is the reason in every record.
+  // Without a channel nothing is measured, and `unmeasured` is the reason in every record.
   Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
-               std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log, std::atomic<bool>* switched_off,
-               void (*graph_gone)(void* token));
+               std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log, SharedState* shared);
 
   Handle group_api_start();
   void group_api_stop();
@@ -59,7 +72,8 @@ class Communicator {
 
   // No callback follows: what is still open is given up.
   void give_up_all();
-  // The direct slot's gate has timed out and its buffers were not told since: its collectives are given up.
+  // The slot's gate has timed out and its buffers were not told since: its collectives, of a captured slot those that
+  // were not told, are given up.
   void expire(std::uint32_t slot);
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
   void release_captured_slot(std::uint32_t slot);
@@ -71,18 +85,20 @@ class Communicator {
   GateChannel* channel() { return channel_.get(); }  // null: nothing is measured
   std::unique_ptr<GateChannel> take_channel() { return std::move(channel_); }
   const Log& log() const { return log_; }
+  const Control& control() const { return shared_->control; }
   bool graphs_alive();
 
  private:
   // All collective calls since the communicator's last launch.
   struct Batch {
     std::uint32_t serial = 0;
-    std::uint64_t first_op = 0;        // ordinal
-    std::uint32_t first_captured = 0;  // captured: index of the first op in the table of captured ops
-    std::uint32_t ops = 0;
+    std::uint64_t first_op = 0, end_op = 0;                       // direct: indexes, those of its ops among them
+    std::uint32_t first_captured = kNoOp, last_captured = kNoOp;  // captured: a list by Op::next
+    std::uint32_t slots = 0;                                      // captured: that graphs hold
     std::uint32_t eligible = 0, placed = 0, launches = 0;
     bool results_wanted = false;
-    std::uint64_t first_group = 0, last_group = 0;  // GroupApi events that its calls belong to; 0: none
+    // GroupApi events of the calls before its first launch, also of those that aren't recorded; 0: none.
+    std::uint64_t first_group = 0, last_group = 0;
     std::uint32_t slot = kNoSlot;
     bool captured = false;
     bool seen_inline = false;
@@ -91,15 +107,29 @@ class Communicator {
   static constexpr std::uint32_t kCapturedBatches = 1024;
   static constexpr std::uint32_t kCapturedBit = 1u << 31;
   static constexpr std::uint32_t kNoBatch = 0;
-  static constexpr std::uint64_t kCapturedOp = std::uint64_t{1} << 43;  // in a CollApi handle's payload
+  // In a CollApi handle's payload: a captured op's place, and its ordinal's lowest bits above.
+  static constexpr std::uint64_t kCapturedOp = std::uint64_t{1} << 43;
+  static constexpr unsigned kCapturedOpBits = 12;
+  static_assert(kCapturedOps == 1u << kCapturedOpBits);
 
   Batch* batch(std::uint32_t serial);
   Batch* open_batch(bool captured);
-  Op& op_of(const Batch& b, std::uint32_t i);
+  Batch* new_captured_batch(std::uint32_t* serial);
+  void free_captured_batch(Batch* b);
+  Op* new_captured_op(Batch* b);
+  void reclaim_captured_slots();
+  std::uint32_t take_captured_entries(std::uint32_t entries);
+  template <typename F>
+  void for_each_op(const Batch& b, const F& f);
   Op* op_of(Handle coll_api);
+  std::uint64_t captured_payload(const Op& op) const;
+  std::uint64_t input_count(const CollApiEvent& event) const;
+  Missed leave_out(const CollApiEvent& event);
+  bool pass_by(const CollApiEvent& event, const StepDetector::Position& at) const;
+  Handle announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at);
   void classify(const CollApiEvent& event, Op* op) const;
-  bool overflows(std::uint64_t ordinal);
-  void note_unmeasured(const CollApiEvent& event);
+  void note_unmeasured(const CollApiEvent& event, Op* op);
+  void follow_control(const StepDetector::Position& at);
   void miss(Op* op, Batch* b, Missed reason);
   void miss_unplaced(Batch* b, Missed reason, bool keep_addressed);
   void give_up(Batch* b);
@@ -109,8 +139,8 @@ class Communicator {
   void publish(std::uint32_t slot);
   void cancel(std::uint32_t slot);
   MeasurePlan plan(const Batch& b, gate::Pass pass);
-  bool result_due(const Op& op);
-  static bool belongs(const Batch& b, Handle group_api);
+  bool result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const;
+  bool belongs(const Batch& b, Handle group_api) const;
   void close_results(const Batch& b);
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
@@ -128,25 +158,35 @@ class Communicator {
   const bool launch_blocking_;
   const std::uint64_t seed_;
   const std::uint32_t max_ctas_;
-  const std::uint32_t result_every_;
   const std::uint64_t slow_launch_ns_;
+  const Selection selection_;
   std::unique_ptr<GateChannel> channel_;
   const Log log_;
-  std::atomic<bool>* switched_off_;
-  void (*const graph_gone_)(void* token);  // called by CUDA when a graph that holds a slot is destroyed
+  SharedState* const shared_;
+
+  // Of the thread that calls the communicator, as NCCL's users must do it: one at a time, without a mutex.
+  TrafficRole traffic_;
+  StepDetector steps_;  // of the ops launched directly
+  Sampling sampling_, next_sampling_;
+  std::uint32_t control_version_ = 0;
+  bool sampling_changes_ = false;
+  // GroupApi events of the calls since the last launch.
+  std::atomic<std::uint64_t> first_group_{0}, last_group_{0};
+
+  std::mutex untold_mutex_;  // guards the five above where nothing is measured
 
   std::mutex mutex_;
   OpTables tables_;
   std::unique_ptr<Batch[]> direct_batches_ = std::make_unique<Batch[]>(kDirectBatches);
   std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);
-  std::uint32_t direct_batches_opened_ = 0, captured_batches_opened_ = 0;
+  std::uint32_t direct_batches_opened_ = 0;
+  std::uint32_t captured_generation_ = 0, captured_batch_at_ = 0;
   std::uint32_t current_ = kNoBatch;
-  std::uint64_t next_op_ = 0;
-  StepDetector steps_;  // of the ops launched directly; only used with result_every_ > 1
-  std::uint32_t captured_ops_ = 0;
   std::uint64_t direct_entries_used_ = 0, direct_entries_freed_ = 0;  // running totals; the arena is a ring
   std::uint64_t reclaimed_slots_ = 0;
-  std::uint32_t captured_slots_used_ = 0, captured_entries_used_ = 0;
+  std::uint32_t free_captured_op_ = kNoOp;  // a list by Op::next
+  std::bitset<kCapturedEntries> captured_entries_;
+  std::uint32_t reclaimed_captured_slots_ = 0;
   bool launch_failed_ = false;
   bool overflowed_ = false;
 };

@@ -52,6 +52,18 @@ class Reader {
     return standard;
   }
 
+  // `parse(text, &wrong)` gives a value, or none and the wrong part of the text.
+  template <typename Value, typename Parse>
+  Value parsed(const char* name, const char* wanted, const char* standard_text, Value standard, const Parse& parse) {
+    const auto text = variable(name);
+    if (!text) return standard;
+    std::string wrong;
+    if (auto value = parse(*text, &wrong)) return *std::move(value);
+    const std::string part = wrong == *text ? "" : " ('" + wrong + "')";
+    warnings_->push_back(std::string(name) + "=" + *text + " is not " + wanted + part + ": using " + standard_text);
+    return standard;
+  }
+
   LogTarget log_target(const char* name) {
     const auto text = variable(name);
     if (!text || *text == "auto") return LogTarget::automatic;
@@ -83,6 +95,18 @@ std::string job_name() {
     if (value && *value != "none") return path_component(*value);  // torchrun's run id is "none" unless one is given
   }
   return "ppid-" + std::to_string(getppid());
+}
+
+// 0: nobody says.
+std::uint32_t nodes_of_job() {
+  const auto number = [](const char* name) -> std::uint32_t {
+    const auto text = variable(name);
+    return text ? static_cast<std::uint32_t>(std::strtoul(text->c_str(), nullptr, 10)) : 0;
+  };
+  for (const char* name : {"GROUP_WORLD_SIZE", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"})
+    if (const std::uint32_t nodes = number(name); nodes != 0) return nodes;
+  const std::uint32_t ranks = number("WORLD_SIZE"), local = number("LOCAL_WORLD_SIZE");
+  return local != 0 ? (ranks + local - 1) / local : 0;
 }
 
 const char* name(LogTarget target) {
@@ -120,7 +144,23 @@ Config read_config() {
   c.gate_timeout_ms = static_cast<std::uint32_t>(read.integer("GRADPROBE_GATE_TIMEOUT", 1, 10000, c.gate_timeout_ms));
   c.max_ctas = static_cast<std::uint32_t>(read.integer("GRADPROBE_MAX_CTAS", 1, 256, c.max_ctas));
   c.count_zeros = read.boolean("GRADPROBE_ZEROS", false);
-  c.result_every = static_cast<std::uint32_t>(read.integer("GRADPROBE_RESULT", 0, 1000000, 0));
+  c.selection.functions =
+      read.parsed("GRADPROBE_COLLECTIVES", "a list of AllReduce, ReduceScatter, Reduce, AllGather, Broadcast", "all",
+                  Selection::kAllFunctions, parse_functions);
+  c.selection.datatypes =
+      read.parsed("GRADPROBE_DTYPES", "a list of f32, bf16, f16, f64, f8e4m3, f8e5m2 or integer types such as i32",
+                  "all", Selection::kAllDatatypes, parse_datatypes);
+  c.selection.min_count = read.integer("GRADPROBE_MIN_COUNT", 0, std::uint64_t{1} << 63, 0);
+  c.comms =
+      read.parsed("GRADPROBE_COMMS", "auto, all or a list of size=N, id=HEX, name=PATTERN and their negations (!)",
+                  "auto", CommFilter(), CommFilter::parse);
+  constexpr std::uint64_t kRarest = 1'000'000'000;
+  c.sampling.every = static_cast<std::uint32_t>(read.integer("GRADPROBE_EVERY", 1, kRarest, 1));
+  const bool older = !variable("GRADPROBE_RESULT_EVERY") && variable("GRADPROBE_RESULT");
+  c.sampling.result_every =
+      static_cast<std::uint32_t>(read.integer(older ? "GRADPROBE_RESULT" : "GRADPROBE_RESULT_EVERY", 0, kRarest, 0));
+  c.control_file = variable("GRADPROBE_CONTROL").value_or(c.directory + "/control");
+  c.job_nodes = nodes_of_job();
   c.ops_per_step = read.integer("GRADPROBE_OPS_PER_STEP", 0, 1048576, 0);
   c.log = read.log_target("GRADPROBE_LOG");
   c.chain = variable("GRADPROBE_CHAIN").value_or("");
@@ -139,7 +179,11 @@ std::string Config::text() const {
          line("GRADPROBE_SEED", std::to_string(seed)) +
          line("GRADPROBE_GATE_TIMEOUT", std::to_string(gate_timeout_ms)) +
          line("GRADPROBE_MAX_CTAS", std::to_string(max_ctas)) + line("GRADPROBE_ZEROS", count_zeros ? "1" : "0") +
-         line("GRADPROBE_RESULT", std::to_string(result_every)) +
+         line("GRADPROBE_COLLECTIVES", functions_text(selection.functions)) +
+         line("GRADPROBE_MIN_COUNT", std::to_string(selection.min_count)) +
+         line("GRADPROBE_DTYPES", datatypes_text(selection.datatypes)) + line("GRADPROBE_COMMS", comms.text()) +
+         line("GRADPROBE_EVERY", std::to_string(sampling.every)) +
+         line("GRADPROBE_RESULT_EVERY", std::to_string(sampling.result_every)) +
          line("GRADPROBE_OPS_PER_STEP", std::to_string(ops_per_step)) + line("GRADPROBE_LOG", name(log)) +
          line("GRADPROBE_CHAIN", chain) + line("CUDA_LAUNCH_BLOCKING", launch_blocking ? "1" : "0");
 }

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "control.hpp"
+#include "selection.hpp"
+
 namespace gradprobe {
 
 enum class LogTarget { automatic, nccl, stderr_only, off };
@@ -47,10 +50,32 @@ struct Config {
   // GRADPROBE_ZEROS (0 or 1, default 0): also count elements equal to zero (costs about a third more instructions).
   bool count_zeros = false;
 
-  // GRADPROBE_RESULT (0 ... 1000000, default 0): also measure what the collective leaves in the output, with a
-  // fingerprint of its bits, in every n-th step (1: in all). 0: never. For all-reduce the results of all ranks must be
-  // equal.
-  std::uint32_t result_every = 0;
+  // GRADPROBE_COLLECTIVES (list of AllReduce, ReduceScatter, Reduce, AllGather, Broadcast in any case, default all):
+  // whose inputs are measured. Of AllGather and Broadcast only inputs of up to 8 elements ever are.
+  // GRADPROBE_MIN_COUNT (elements, 0 ... 2^63, default 0): smaller inputs are left out, but those of up to 8 elements.
+  // GRADPROBE_DTYPES (list of f32, bf16, f16, f64, f8e4m3, f8e5m2, ..., default all): datatypes of inputs of more than
+  // 8 elements.
+  // All three: the same on all ranks. What they leave out is counted as missed(not_selected).
+  Selection selection;
+
+  // GRADPROBE_COMMS (auto, all, or a list of terms as in CommFilter, default auto): which communicators. auto leaves
+  // out those that seem to carry activations (traffic_role.hpp).
+  CommFilter comms;
+
+  // GRADPROBE_EVERY (1 ... 1000000000, default 1): measure every n-th step. All are measured until the steps are known;
+  // of a graph's replays every n-th. What is left out is counted as missed(not_sampled).
+  // GRADPROBE_RESULT_EVERY (0 ... 1000000000, default 0; GRADPROBE_RESULT is its older name): in every n-th step also
+  // measure what the collective leaves in the output, with a fingerprint of its bits. 0: never. Only where the input is
+  // measured. For all-reduce the results of all ranks must be equal.
+  Sampling sampling;
+
+  // GRADPROBE_CONTROL (path, default GRADPROBE_DIR/control): file by which the two above can be changed while the run
+  // goes on (control.hpp).
+  std::string control_file;
+
+  // Nodes of the job as its launcher tells them (torchrun: GROUP_WORLD_SIZE; Slurm: SLURM_JOB_NUM_NODES, SLURM_NNODES;
+  // WORLD_SIZE / LOCAL_WORLD_SIZE); 0: unknown.
+  std::uint32_t job_nodes = 0;
 
   // GRADPROBE_OPS_PER_STEP (recorded collectives per optimizer step, 0 ... 1048576, default 0): 0 finds the period of
   // the sequence of collectives by itself.

@@ -50,6 +50,8 @@ Drain::Drain(Communicator* communicator, std::unique_ptr<RingWriter> ring, const
       results_(ring_.get()) {}
 
 bool Drain::poll() {
+  follow_control();
+  const std::uint32_t released = tables_.graphs_released.load(std::memory_order_acquire);
   // Slots that ended before the results are read: all their results are among those read now.
   std::uint64_t ended = freed_;
   const std::uint64_t opened = tables_.slots_opened.load(std::memory_order_acquire);
@@ -59,11 +61,41 @@ bool Drain::poll() {
     end_entries(static_cast<std::uint32_t>(freed_ % kDirectSlots));
     tables_.slots_freed.store(++freed_, std::memory_order_release);
   }
+  if (released != graphs_released_) end_released_slots(released);
   expire_overdue_slot();
   busy |= advance();
   count_uncounted();
   count_dropped_replays();
   return busy;
+}
+
+void Drain::follow_control() {
+  if (channel_ == nullptr) return;
+  // Replays make no call that could look at the settings, so the device reads them.
+  const Control& control = communicator_->control();
+  Sampling sampling;
+  if (control.version() == control_version_ || !control.try_get(&sampling, &control_version_)) return;
+  gate::GateControl& shared = channel_->control();
+  std::atomic_ref<std::uint32_t>(shared.replay_every)
+      .store(sampling.measure ? sampling.every : 0, std::memory_order_relaxed);
+  std::atomic_ref<std::uint32_t>(shared.replay_result_every).store(sampling.result_every, std::memory_order_relaxed);
+}
+
+// Slots of graphs that were gone before the results were read: none can follow.
+void Drain::end_released_slots(std::uint32_t released) {
+  for (std::uint32_t i = kDirectSlots; i < kWarmUpSlot && graphs_released_ != released; i++) {
+    Slot& slot = tables_.slots[i];
+    // In this order: a slot that is being given back loses `drained` last.
+    if (slot.drained.load(std::memory_order_acquire) || !slot.graph_released.load(std::memory_order_acquire)) continue;
+    if (replay_slot_ == i) write_replay();
+    const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
+    for (std::uint32_t e = 0; e < entries; e++) results_.forget(tables_.entry_ordinal[slot.first_entry + e]);
+    count_dropped_replays(i);
+    views_[i] = SlotView{};
+    slot.drained.store(true, std::memory_order_release);
+    tables_.slots_drained.fetch_add(1, std::memory_order_release);
+    graphs_released_++;
+  }
 }
 
 void Drain::expire_overdue_slot() {
@@ -102,12 +134,15 @@ void Drain::count_dropped_replays() {
   if (dropped == dropped_) return;
   dropped_ = dropped;
   // What direct slots lack is seen when they end.
-  for (std::uint32_t i = kDirectSlots; i < kWarmUpSlot; i++) {
-    const std::uint32_t now = std::atomic_ref<std::uint32_t>(channel_->slot(i).dropped).load(std::memory_order_acquire);
-    if (now == views_[i].dropped) continue;
-    ring_->count_missed(Missed::result_lost, now - views_[i].dropped);
-    views_[i].dropped = now;
-  }
+  for (std::uint32_t i = kDirectSlots; i < kWarmUpSlot; i++) count_dropped_replays(i);
+}
+
+void Drain::count_dropped_replays(std::uint32_t slot) {
+  const std::uint32_t now =
+      std::atomic_ref<std::uint32_t>(channel_->slot(slot).dropped).load(std::memory_order_acquire);
+  if (now == views_[slot].dropped) return;
+  ring_->count_missed(Missed::result_lost, now - views_[slot].dropped);
+  views_[slot].dropped = now;
 }
 
 bool Drain::read_results() {
@@ -150,7 +185,10 @@ void Drain::take_slot_status(const gate::Result& result) {
   if (captured) {
     const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
     ring_->count_missed(reason, one_entry ? 1 : slot.capacity);
-    view = SlotView{.dropped = view.dropped};
+    // NCCL launches some collectives without a word: replays must not wait for their buffers again and again.
+    const std::uint32_t timeouts = view.timeouts + (view.timed_out ? 1 : 0);
+    if (view.timed_out && timeouts == kReplaysThatWait) communicator_->expire(result.slot);
+    view = SlotView{.dropped = view.dropped, .timeouts = timeouts};
   }
 }
 
@@ -281,7 +319,7 @@ void Drain::end_entries(std::uint32_t index) {
     reason = Missed::ambiguous;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < entries; i++) {
-    if (tables_.entry_ordinal[slot.first_entry + i] < collected_) continue;  // the op's place may be another's by now
+    if (tables_.entry_index[slot.first_entry + i] < collected_) continue;  // the op's place may be another's by now
     Op& op = *tables_.entry_op[slot.first_entry + i];
     if (op.state.load(std::memory_order_acquire) != OpState::announced) continue;
     op.reason = reason;
@@ -317,14 +355,16 @@ bool Drain::advance() {
     if (state == OpState::announced) break;
     if (state == OpState::missed) {
       write_missed(&op);
+    } else if (state == OpState::passed) {
+      folder_.pass(op.function, op.datatype, op.count);
     } else if (state == OpState::done) {
-      auto held = held_.extract(collected_);
+      auto held = held_.extract(op.ordinal);
       Held& measured = held.mapped();
       write(&measured.record, measured.sketch.empty() ? nullptr : measured.sketch.data());
     }
     tables_.collected.store(++collected_, std::memory_order_release);
   }
-  ring_->set_announced(announced);
+  ring_->set_announced(tables_.calls.load(std::memory_order_relaxed));
   return collected_ != before;
 }
 
@@ -367,7 +407,10 @@ std::string Drain::summary() const {
   for (std::size_t i = 1; i < static_cast<std::size_t>(Missed::count_); i++) {
     const auto reason = static_cast<Missed>(i);
     const std::uint64_t n = ring_->missed(reason);
-    if (n == 0 || reason == Missed::unsupported_function) continue;  // never meant to be measured: not missed
+    // Never meant to be measured: not missed.
+    if (n == 0 || reason == Missed::unsupported_function || reason == Missed::not_selected ||
+        reason == Missed::not_sampled || reason == Missed::model_parallel)
+      continue;
     missed += n;
     reasons += std::string(reasons.empty() ? " (" : ", ") + name(reason) + " " + std::to_string(n);
   }

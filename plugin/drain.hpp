@@ -39,6 +39,7 @@ class Drain {
     bool timed_out = false, busy = false, invalid = false;
     Missed result_missed = Missed::result_lost;  // of results that didn't come
     std::uint32_t dropped = 0;                   // captured: inputs that found the ring full, as last counted
+    std::uint32_t timeouts = 0;                  // captured: replays that waited in vain
   };
   // A record whose turn hasn't come: a group's results arrive in any order.
   struct Held {
@@ -46,6 +47,11 @@ class Drain {
     std::vector<float> sketch;
   };
 
+  // Replays of one captured slot that may wait in vain for buffers to be told.
+  static constexpr std::uint32_t kReplaysThatWait = 3;
+
+  void follow_control();
+  void end_released_slots(std::uint32_t released);
   bool read_results();
   void take(const gate::Result& result);
   void take_direct_result(const gate::Result& result, std::uint64_t ordinal);
@@ -53,6 +59,7 @@ class Drain {
   void take_slot_status(const gate::Result& result);
   void miss_replayed_results(const gate::Result& result, bool one_entry, Missed reason);
   void count_dropped_replays();
+  void count_dropped_replays(std::uint32_t slot);
   void end_results(const Slot& slot, Missed missed);
   bool slot_ended(std::uint64_t i) const;
   void expire_overdue_slot();
@@ -81,6 +88,8 @@ class Drain {
   std::uint64_t results_read_ = 0;
   std::uint64_t dropped_ = 0;  // results that the device could not write, as last seen
   std::uint64_t freed_ = 0;
+  std::uint32_t graphs_released_ = 0;  // as far as their slots are drained
+  std::uint32_t control_version_ = 0;
   std::uint64_t collected_ = 0;
   std::uint64_t counted_[static_cast<std::size_t>(Missed::count_)] = {};
 };

@@ -127,10 +127,9 @@ CUresult GateChannel::launch(const PassLaunch& pass, CUstream stream, std::uint3
   params.result_capacity = kResults;
   params.sketch_floats = sketch_floats_;
   params.workspace_ctas = max_ctas_;
-  params.flags = flags_;
+  params.flags = flags_ | (pass.replayed ? gate::kReplayed : 0);
   params.launch = *number = launches_.fetch_add(1, std::memory_order_relaxed) + 1;
   params.pass = pass.pass;
-  params.every = pass.every;
   void* arguments[] = {&params};
   return cuda_.launch_kernel(kernels_[pass.kernel], pass.ctas, 1, 1, gate::kThreads, 1, 1, 0, stream, arguments,
                              nullptr);

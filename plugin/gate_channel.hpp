@@ -61,7 +61,7 @@ struct PassLaunch {
   std::uint32_t ctas = 1;
   std::uint32_t workspace = 0;
   std::uint64_t first_arrival = 0;
-  std::uint32_t every = 1;
+  bool replayed = false;  // by a graph: GateControl says which runs are measured
 };
 
 class GateChannel {

@@ -1,8 +1,9 @@
 // What callbacks tell the collector about each collective, in tables that never allocate after construction.
 //
-// An op is one collective call on a communicator, numbered from 0 in the order of the API calls (the same on all
-// ranks). Callbacks fill an Op and hand it over by storing `state`; the collector walks the ops in order and frees them
-// by moving its cursor on. Captured ops live as long as the communicator, since every replay refers to them.
+// An op is one collective call on a communicator that belongs to what is recorded. Its ordinal counts all of the
+// communicator's collective calls from 0 (the same on all ranks), its index only the ops. Callbacks fill an Op and hand
+// it over by storing `state`; the collector walks the ops in order and frees them by moving its cursor on. Captured ops
+// live as long as the graph, since every replay refers to them.
 #pragma once
 
 #include <gradprobe/ring_format.hpp>
@@ -16,6 +17,7 @@
 namespace gradprobe {
 
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
+inline constexpr std::uint32_t kNoOp = UINT32_MAX;
 inline constexpr std::uint32_t kDirectOps = 8192;
 inline constexpr std::uint32_t kCapturedOps = 4096;
 
@@ -23,12 +25,12 @@ enum class OpState : std::uint32_t {
   announced,  // CollApi seen, outcome open
   done,       // the collector has written its record
   missed,     // `reason` says why; the collector writes the record
-  ignored,    // outside what gradprobe measures (Broadcast, large AllGather, ...): no record
+  passed,     // not measured and without a record, but part of the sequence in which steps are found
   captured,   // placeholder in the table of direct ops: the op itself is in the table of captured ops
 };
 
 struct Op {
-  std::atomic<OpState> state{OpState::ignored};
+  std::atomic<OpState> state{OpState::passed};
   Missed reason = Missed::none;
   bool eligible = false;   // can be measured
   bool placed = false;     // has an entry in a slot
@@ -38,6 +40,8 @@ struct Op {
   Function function = Function::unknown;
   Datatype datatype = Datatype::unknown;
   std::uint64_t ordinal = kNone;
+  std::uint64_t index = kNone;     // direct: which place of the table it has
+  std::uint32_t next = kNoOp;      // captured: the next of its batch, or the next free one
   std::uint64_t count = 0;         // elements of the input
   std::uint64_t output_count = 0;  // elements of this rank's result
   bool result_wanted = false;      // the result is to be measured too
@@ -61,6 +65,7 @@ struct Slot {
   std::atomic<SlotState> state{SlotState::free};
   std::atomic<bool> launched{false};        // the gate runs or will: wait for the device before reuse
   std::atomic<bool> graph_released{false};  // captured: no graph can run it any more
+  std::atomic<bool> drained{false};         // and the collector has read all its results
   std::atomic<bool> failed{false};          // the launch was refused
   // Result passes: how many were launched, GateParams::launch of the last one, whether more may come, whether one was
   // refused.
@@ -73,6 +78,7 @@ struct Slot {
   std::atomic<std::uint32_t> entries{0};
   std::uint32_t batch = 0;
   std::uint64_t arrivals[2] = {};                    // thread blocks launched so far, by pass; stays over reuse
+  std::uint32_t input_ctas = 0;                      // of the input pass
   std::uint32_t result_kernel = 0, result_ctas = 0;  // of all result passes; 0 thread blocks: none yet
 };
 
@@ -81,17 +87,22 @@ struct OpTables {
   std::unique_ptr<Op[]> captured = std::make_unique<Op[]>(kCapturedOps);
   std::unique_ptr<Slot[]> slots = std::make_unique<Slot[]>(kSlots);
   std::unique_ptr<Op*[]> entry_op = std::make_unique<Op*[]>(kEntries);  // whose input the entry is
-  std::unique_ptr<std::uint64_t[]> entry_ordinal = std::make_unique<std::uint64_t[]>(kEntries);  // and its ordinal
+  // And its numbers, which outlive the op.
+  std::unique_ptr<std::uint64_t[]> entry_index = std::make_unique<std::uint64_t[]>(kEntries);
+  std::unique_ptr<std::uint64_t[]> entry_ordinal = std::make_unique<std::uint64_t[]>(kEntries);
 
+  std::atomic<std::uint64_t> calls{0};         // collective calls on the communicator, recorded or not
   std::atomic<std::uint64_t> announced{0};     // ops handed over; op i is direct[i % kDirectOps]
   std::atomic<std::uint64_t> collected{0};     // ops that the collector has finished: their places are free
   std::atomic<std::uint64_t> slots_opened{0};  // direct slots handed out so far; slot i is slots[i % kDirectSlots]
   std::atomic<std::uint64_t> slots_freed{0};
+  std::atomic<std::uint32_t> graphs_released{0};  // captured slots whose graph is gone, so far
+  std::atomic<std::uint32_t> slots_drained{0};    // of these, those of which no result is left, so far
 
   // Collectives that never became an op or a record, by reason.
   std::atomic<std::uint64_t> uncounted[static_cast<std::size_t>(Missed::count_)] = {};
 
-  Op& direct_op(std::uint64_t ordinal) const { return direct[ordinal % kDirectOps]; }
+  Op& direct_op(std::uint64_t index) const { return direct[index % kDirectOps]; }
 };
 
 }  // namespace gradprobe

@@ -20,6 +20,8 @@ constexpr auto kShortestSleep = std::chrono::microseconds(50);
 constexpr auto kLongestSleep =
     std::chrono::microseconds(1000);  // far below the time in which kResults results can come
 
+constexpr auto kControlPeriod = std::chrono::seconds(1);  // how often the control file is looked at
+
 // The application's signals are for its own threads.
 class BlockedSignals {
  public:
@@ -36,6 +38,21 @@ class BlockedSignals {
   sigset_t before_;
 };
 
+RingIdentity ring_identity(const InitCall& call, const GateChannel* channel) {
+  RingIdentity identity;
+  identity.comm_id = call.comm_id;
+  identity.comm_name = call.comm_name;
+  identity.rank = call.rank;
+  identity.nranks = call.nranks;
+  identity.nnodes = call.nnodes;
+  identity.profiler_abi = call.profiler_abi;
+  if (channel != nullptr) {
+    std::copy_n(channel->device_uuid(), sizeof identity.device_uuid, identity.device_uuid);
+    identity.device_name = channel->device_name();
+  }
+  return identity;
+}
+
 }  // namespace
 
 Process& Process::get() {
@@ -44,6 +61,7 @@ Process& Process::get() {
 }
 
 Process::Process() {
+  shared_.graph_gone = &Process::graph_gone;
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
   pthread_atfork(nullptr, nullptr, [] { get().forked_.store(true); });
   std::atexit([] { get().at_exit(); });
@@ -68,6 +86,15 @@ void* Process::open(const InitCall& call, int* mask) {
       for (const std::string& warning : config.warnings) log.warn("%s", warning.c_str());
   }
 
+  // Before NCCL 2.28 nobody knows yet whose communicator it is; nothing is measured there anyway.
+  const Role role = call.identified ? role_of(call, config, log) : Role::undecided;
+  if (role == Role::activations) {
+    const std::lock_guard lock(mutex_);
+    *mask = joint_mask(call);
+    return nullptr;
+  }
+  shared_.control.configure(config.sampling, config.control_file);
+
   std::string why;
   std::unique_ptr<GateChannel> channel;
   Missed unmeasured = Missed::none;
@@ -79,25 +106,12 @@ void* Process::open(const InitCall& call, int* mask) {
     if (channel == nullptr) unmeasured = Missed::no_cuda;
   }
   const std::string not_measured = why;
-  RingIdentity identity;
-  identity.comm_id = call.comm_id;
-  identity.comm_name = call.comm_name;
-  identity.rank = call.rank;
-  identity.nranks = call.nranks;
-  identity.nnodes = call.nnodes;
-  identity.profiler_abi = call.profiler_abi;
-  if (channel != nullptr) {
-    std::copy_n(channel->device_uuid(), sizeof identity.device_uuid, identity.device_uuid);
-    identity.device_name = channel->device_name();
-  }
+  const RingIdentity identity = ring_identity(call, channel.get());
   std::unique_ptr<RingWriter> ring;
   if (call.identified) ring = RingWriter::create(config, identity, &why);
 
   std::unique_lock lock(mutex_);
-  // NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
-  const bool old_nccl = call.profiler_abi < kFirstMeasuredAbi;
-  const int cheap_mask = static_cast<int>(old_nccl ? nccl::kColl : nccl::kCollApi);
-  *mask = measured_ > 0 ? kActivationMask : open_ > 0 ? cheap_mask : 0;
+  *mask = joint_mask(call);
   const bool can_be_recorded = ring != nullptr || !call.identified;
   Entry* entry = can_be_recorded ? free_entry() : nullptr;
   if (can_be_recorded && entry == nullptr) why = "too many communicators in this process";
@@ -124,16 +138,22 @@ void* Process::open(const InitCall& call, int* mask) {
   const std::uint64_t capacity = ring != nullptr ? ring->capacity() : 0;
   entry->gate_timeout_ms = config.gate_timeout_ms;
   entry->broken = false;
-  entry->communicator =
-      std::make_unique<Communicator>(id, CommunicatorIdentity{call.comm_id, call.rank, call.nranks, call.identified},
-                                     config, std::move(channel), unmeasured, log, &switched_off_, &Process::graph_gone);
+  entry->communicator = std::make_unique<Communicator>(id,
+                                                       CommunicatorIdentity{.comm_id = call.comm_id,
+                                                                            .rank = call.rank,
+                                                                            .nranks = call.nranks,
+                                                                            .nnodes = call.nnodes,
+                                                                            .profiler_abi = call.profiler_abi,
+                                                                            .role = role,
+                                                                            .known = call.identified},
+                                                       config, std::move(channel), unmeasured, log, &shared_);
   if (ring != nullptr)
     entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config);
   else
     entry->pending = std::make_unique<PendingRing>(PendingRing{config, identity});
-  open_++;
+  shared_.communicators.store(++open_, std::memory_order_relaxed);
   if (unmeasured == Missed::none) measured_++;
-  *mask = measured_ > 0 ? kActivationMask : cheap_mask;
+  *mask = joint_mask(call);
   const bool first_of_old_nccl = unmeasured == Missed::unsupported_nccl && !std::exchange(old_nccl_reported_, true);
   entry->live.store(entry->communicator.get(), std::memory_order_release);
   wake_.notify_all();
@@ -155,6 +175,35 @@ void* Process::open(const InitCall& call, int* mask) {
         config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
   }
   return Handle(HandleType::context, id, 0).opaque();
+}
+
+// NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
+int Process::joint_mask(const InitCall& call) const {
+  if (measured_ > 0) return kActivationMask;
+  if (open_ == 0) return 0;
+  return static_cast<int>(call.profiler_abi < kFirstMeasuredAbi ? nccl::kColl : nccl::kCollApi);
+}
+
+// Whether the communicator is to be measured, by what is known before its first call.
+Role Process::role_of(const InitCall& call, const Config& config, const Log& log) {
+  const char* by = "GRADPROBE_COMMS";
+  Role role = Role::gradients;
+  switch (config.comms.answer(call.comm_id, call.comm_name, call.nranks)) {
+    case CommFilter::Answer::measure:
+      return Role::gradients;
+    case CommFilter::Answer::automatic:
+      by = "its name (GRADPROBE_COMMS=all measures all)";
+      role = role_of_name(call.comm_name);
+      break;
+    case CommFilter::Answer::leave_out:
+      role = Role::activations;
+      break;
+  }
+  if (role == Role::activations)
+    log.info("rank %u: communicator %016llx of %u ranks (%s) is left out by %s", call.rank,
+             static_cast<unsigned long long>(call.comm_id), call.nranks,
+             call.comm_name[0] == '\0' ? "no name" : call.comm_name, by);
+  return role;
 }
 
 Process::Entry* Process::free_entry() {
@@ -198,7 +247,7 @@ void Process::poll(Entry* entry, bool beat, bool* busy) {
   } catch (const std::exception& e) {
     // Out of memory: this communicator's records end here, training goes on.
     entry->broken = true;
-    switched_off_.store(true);
+    shared_.switched_off.store(true);
     entry->communicator->log().warn("rank %u: measuring ends for this process: %s",
                                     entry->communicator->identity().rank, e.what());
   }
@@ -206,10 +255,17 @@ void Process::poll(Entry* entry, bool beat, bool* busy) {
 
 void Process::collect() {
   auto sleep = kShortestSleep;
-  auto next_heartbeat = Clock::now();
+  auto next_heartbeat = Clock::now(), next_look = next_heartbeat;
   std::unique_lock lock(mutex_);
   while (!stop_) {
     bool busy = false;
+    if (open_ > 0 && Clock::now() >= next_look) {
+      // Without the mutex, which init and finalize need: a file system may take its time.
+      lock.unlock();
+      look_at_control();
+      next_look = Clock::now() + kControlPeriod;
+      lock.lock();
+    }
     const bool beat = Clock::now() >= next_heartbeat;
     if (beat) next_heartbeat = Clock::now() + std::chrono::seconds(1);
     for (Entry& entry : entries_)
@@ -220,6 +276,24 @@ void Process::collect() {
     } else {
       wake_.wait_for(lock, sleep, [this] { return stop_; });
     }
+  }
+}
+
+void Process::look_at_control() {
+  std::string message;
+  bool warn = false;
+  try {
+    if (!shared_.control.look(&message, &warn)) return;
+  } catch (const std::exception&) {
+    return;  // out of memory: the settings stay as they are
+  }
+  const std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.live.load() == nullptr) continue;
+    const Communicator& c = *entry.communicator;
+    const auto say = warn ? &Log::warn : c.identity().rank == 0 ? &Log::notice : &Log::info;
+    (c.log().*say)("rank %u: %s", c.identity().rank, message.c_str());
+    return;
   }
 }
 
@@ -260,7 +334,7 @@ void Process::close(void* context) {
     entry.pending.reset();
     if (communicator->channel() != nullptr) measured_--;
     channel = communicator->take_channel();
-    open_--;
+    shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
   GateChannel::close(std::move(channel), quiescent);
   if (summary.empty()) return;

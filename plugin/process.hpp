@@ -68,7 +68,10 @@ class Process {
   };
 
   Process();
+  int joint_mask(const InitCall& call) const;
+  static Role role_of(const InitCall& call, const Config& config, const Log& log);
   void collect();
+  void look_at_control();
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
   static void make_pending_ring(Entry* entry);
@@ -88,7 +91,7 @@ class Process {
   bool old_nccl_reported_ = false;
   bool stop_ = false;  // the process ends; the collector outlives all communicators
   std::thread collector_;
-  std::atomic<bool> switched_off_{false};
+  SharedState shared_;
   std::atomic<bool> forked_{false};
 };
 

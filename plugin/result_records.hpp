@@ -1,5 +1,5 @@
-// Records of what collectives left in their outputs (GRADPROBE_RESULT). Of several measurements of one result, one
-// after every launch that may have completed it, only the last counts; its record follows that of the collective's
+// Records of what collectives left in their outputs (GRADPROBE_RESULT_EVERY). Of several measurements of one result,
+// one after every launch that may have completed it, only the last counts; its record follows that of the collective's
 // input. Owned by the collector; not thread-safe.
 #pragma once
 
@@ -35,6 +35,9 @@ class ResultRecords {
 
   // A result that needs no waiting: that of a graph's replay, behind its input.
   void write(RecordHead record, const float* sketch);
+
+  // The captured op's graph is gone.
+  void forget(std::uint64_t op) { replays_.erase(op); }
 
   // Writes what can still be waiting: nothing follows.
   void finish();

@@ -23,19 +23,26 @@ void StepFolder::feed(RecordHead* record, const float* sketch) {
     pending_.push_back(std::move(item));
     return;
   }
-  if (detector_.confirmed_now()) {
-    for (const Item& item : pending_) {
-      const StepDetector::Position earlier = detector_.confirmation().locate(item.fed);
-      if (earlier.step == kNone) continue;
-      fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step, earlier.ops_per_step);
-    }
-    pending_ = {};
-  }
+  if (detector_.confirmed_now()) fold_pending();
   record->step = p.step;
   record->step_op = p.step_op;
   record->ops_per_step = p.ops_per_step;
   record->flags |= kFlagStepConfirmed | (p.extra ? kFlagExtraOp : 0u);
   fold(*record, sketch, p.step, p.ops_per_step);
+}
+
+void StepFolder::pass(Function function, Datatype datatype, std::uint64_t count) {
+  detector_.feed(step_signature(function, datatype, count));
+  if (detector_.confirmed_now()) fold_pending();
+}
+
+void StepFolder::fold_pending() {
+  for (const Item& item : pending_) {
+    const StepDetector::Position earlier = detector_.confirmation().locate(item.fed);
+    if (earlier.step == kNone) continue;
+    fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step, earlier.ops_per_step);
+  }
+  pending_ = {};
 }
 
 void StepFolder::fold(const RecordHead& record, const float* sketch, std::uint64_t step, std::uint32_t ops_per_step) {

@@ -19,6 +19,9 @@ class StepFolder {
   // The next op in the communicator's order: fills the record's step fields and folds it. `sketch` may be null.
   void feed(RecordHead* record, const float* sketch);
 
+  // The next op, one without a record.
+  void pass(Function function, Datatype datatype, std::uint64_t count);
+
   // Writes the step in progress; nothing may follow.
   void finish();
 
@@ -31,6 +34,7 @@ class StepFolder {
   };
   static constexpr std::size_t kMaxPending = 256;
 
+  void fold_pending();
   void fold(const RecordHead& record, const float* sketch, std::uint64_t step, std::uint32_t ops_per_step);
   void write();
 

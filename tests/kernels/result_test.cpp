@@ -104,12 +104,13 @@ TEST(Result, EveryThirdOfSevenReplays) {
   const Bucket input = integers(Datatype::bf16, 100'000, 1), output = integers(Datatype::bf16, 100'000, 2);
   rig.add(0, input.entry(8, output));
   rig.publish(0);
+  rig.choose_replays(1, 3);
   for (std::uint32_t run = 1; run <= 7; ++run) {
     SCOPED_TRACE(run);
     const auto before = run_pass(rig, {.ctas = 4, .number = 6, .replay = true});
     ASSERT_EQ(before.size(), 1u);
     expect_measured(before[0], input, 8, run, kK, Sums::exact);
-    const auto after = run_pass(rig, {.ctas = 4, .pass = gate::kResultPass, .every = 3, .number = 6, .replay = true});
+    const auto after = run_pass(rig, {.ctas = 4, .pass = gate::kResultPass, .number = 6, .replay = true});
     EXPECT_EQ(rig.result_runs(0), run);
     EXPECT_EQ(rig.runs(0), run);
     if (run % 3 != 1) {
@@ -120,6 +121,26 @@ TEST(Result, EveryThirdOfSevenReplays) {
     expect_result(after[0], output, 8, run, kK, Sums::exact);
     EXPECT_EQ(after[0].head.launch, 6u);
   }
+}
+
+TEST(Result, EverySecondReplayAndOfTheseEveryThird) {
+  Rig rig(small_rig());
+  const Bucket input = integers(Datatype::f32, 100'000, 1), output = integers(Datatype::f32, 100'000, 2);
+  rig.add(0, input.entry(8, output));
+  rig.publish(0);
+  rig.choose_replays(2, 3);
+  for (std::uint32_t run = 1; run <= 9; ++run) {
+    SCOPED_TRACE(run);
+    // From the eighth run on nothing is wanted any more.
+    if (run == 8) rig.choose_replays(0, 3);
+    EXPECT_EQ(run_pass(rig, {.ctas = 4, .replay = true}).size(), run % 2 == 1 && run < 8 ? 1u : 0u);
+    const auto after = run_pass(rig, {.ctas = 4, .pass = gate::kResultPass, .replay = true});
+    EXPECT_EQ(after.size(), run == 1 || run == 7 ? 1u : 0u);
+    EXPECT_EQ(rig.runs(0), run);
+    EXPECT_EQ(rig.result_runs(0), run);
+  }
+  // What no graph runs is not chosen from.
+  EXPECT_EQ(run_pass(rig, {.ctas = 4}).size(), 1u);
 }
 
 // What became of the input decides: replays that time out, find the workspace taken, or are measured, in turn.

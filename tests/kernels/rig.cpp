@@ -34,6 +34,7 @@ Rig::Rig(const RigOptions& options)
       ring_(std::size_t{options.ring_capacity} * gate::result_bytes(options.k)),
       channel_(zeroed(sizeof(gate::ChannelState) + options.slots * sizeof(gate::SlotRuns))),
       arrivals_(options.slots) {
+  choose_replays(1, 1);
   for (std::uint32_t i = 0; i < options.workspaces; ++i) workspaces_.push_back(zeroed(layout_.bytes));
   for (std::uint32_t i = 0; i < options.slots; ++i) slots_[i].first_entry = i * gate::kMaxEntries;
 }
@@ -73,7 +74,7 @@ gate::GateParams Rig::params(const Launch& launch) const {
   p.flags = options_.flags;
   p.launch = launch.number;
   p.pass = launch.pass;
-  p.every = launch.every;
+  p.flags |= launch.replay ? gate::kReplayed : 0;
   return p;
 }
 

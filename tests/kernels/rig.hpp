@@ -35,7 +35,6 @@ struct Launch {
   std::uint32_t kernel = gate::kMixed;  // MeasuredType or kMixed
   gate::Pass pass = gate::kInputPass;
   std::uint32_t workspace = 0;
-  std::uint32_t every = 1;
   std::uint32_t number = 1;  // comes back in Result::launch
   // A replay of a graph: the parameters of the capture, whatever has been launched since. All launches of such a slot
   // and pass are replays, of one grid.
@@ -66,6 +65,11 @@ class Rig {
 
   gate::GateSlot& slot(std::uint32_t i) { return slots_[i]; }
   gate::GateControl& control() { return control_[0]; }
+  // Which replays are measured, and which of their results; all to begin with.
+  void choose_replays(std::uint32_t every, std::uint32_t result_every) {
+    control_[0].replay_every = every;
+    control_[0].replay_result_every = result_every;
+  }
   std::uint32_t runs(std::uint32_t slot) { return load(slots_[slot].runs); }
   std::uint32_t result_runs(std::uint32_t slot) { return load(slots_[slot].result_runs); }
 
