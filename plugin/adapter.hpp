@@ -38,6 +38,9 @@ Handle start_own(Communicator* c, const Descriptor& d) requires requires {
       return c->group_start();
     case nccl::kColl:
       return c->coll_start(Handle(d.parent), d.coll.send, d.coll.recv);
+    case nccl::kCeColl:
+      c->copy_engine_start(Handle(d.parent));
+      return {};
     default:
       return {};
   }

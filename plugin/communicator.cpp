@@ -15,17 +15,18 @@ struct ThreadLinks {
   bool launch_valid = false;
   CommunicatorId launch_communicator;
   std::uint32_t launch_slot = kNoSlot;
+  std::uint32_t launch_batch = 0;
   // Between a launch's start and stop.
   CommunicatorId launching_communicator;
   std::uint32_t launching_slot = kNoSlot;  // whose gate waits for this launch's buffers
   std::uint32_t result_slot = kNoSlot;     // whose results this launch completes
-  std::uint32_t launching_batch = 0;
+  std::uint32_t launching_batch = 0;       // whose calls the launch may carry; kNoBatch: none
   void* launching_stream = nullptr;
   // Between a group's start and stop.
   bool group_inline = false;
   CommunicatorId group_communicator;
   std::uint32_t group_slot = kNoSlot;
-  std::uint32_t group_batch = 0;
+  std::uint32_t group_batch = 0;  // inline: of the launch; else of the last Coll
 };
 #if defined(__GNUC__)
 __attribute__((tls_model("initial-exec")))
@@ -160,8 +161,8 @@ Communicator::Batch* Communicator::batch(std::uint32_t serial) {
 
 Communicator::Batch* Communicator::open_batch(bool captured) {
   if (Batch* last = batch(current_); last != nullptr) {
-    // Calls of the last batch that no launch took: an inline launch has told all its buffers by now.
-    if (last->seen_inline || last->slot == kNoSlot) give_up(last);
+    // Calls of the last batch that no launch took: inline launches have told all their buffers by now.
+    if (last->all_inline()) give_up(last);
     close_results(*last);
     current_ = kNoBatch;
     if (last->captured && last->slots == 0) free_captured_batch(last);
@@ -360,7 +361,7 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
   }
 
   Batch* b = batch(current_);
-  if (b == nullptr || b->launches > 0 || b->captured != event.captured) b = open_batch(event.captured);
+  if (b == nullptr || b->closed || b->captured != event.captured) b = open_batch(event.captured);
   Op* captured = event.captured && b != nullptr ? new_captured_op(b) : nullptr;
   const bool storable = b != nullptr && (!event.captured || captured != nullptr);
   Op& op = captured != nullptr ? *captured : direct;
@@ -405,6 +406,13 @@ bool Communicator::result_due(const Op& op, const CollApiEvent& event, const Ste
 void Communicator::close_results(const Batch& b) {
   if (b.slot != kNoSlot && tables_.slots[b.slot].batch == b.serial)
     tables_.slots[b.slot].results_open.store(false, std::memory_order_release);
+}
+
+void Communicator::drop_results(std::uint32_t index) {
+  Slot& slot = tables_.slots[index];
+  if (!slot.results_open.load(std::memory_order_relaxed)) return;
+  slot.result_ambiguous.store(true, std::memory_order_release);
+  slot.results_open.store(false, std::memory_order_release);
 }
 
 void Communicator::miss(Op* op, Batch* b, Missed reason) {
@@ -481,6 +489,8 @@ std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
   slot.results_launched.store(0, std::memory_order_relaxed);
   slot.results_open.store(b->results_wanted, std::memory_order_relaxed);
   slot.result_failed.store(false, std::memory_order_relaxed);
+  slot.result_ambiguous.store(false, std::memory_order_relaxed);
+  slot.inline_entries = 0;
   slot.result_ctas = 0;
   gate::GateSlot& shared = channel_->slot(index);
   shared.entries = 0;
@@ -519,8 +529,15 @@ void Communicator::publish(std::uint32_t index) {
   Slot& slot = tables_.slots[index];
   if (slot.state.load(std::memory_order_relaxed) != SlotState::open) return;
   slot.state.store(SlotState::published, std::memory_order_release);
+  const std::uint32_t entries = slot.entries.load(std::memory_order_relaxed);
+  if (slot.inline_entries == entries) {
+    // The launch just made has completed all results.
+    slot.results_open.store(false, std::memory_order_release);
+  } else if (slot.inline_entries != 0 || !slot.grouped) {
+    drop_results(index);
+  }
   gate::GateSlot& shared = channel_->slot(index);
-  shared.entries = slot.entries.load(std::memory_order_relaxed);
+  shared.entries = entries;
   std::atomic_ref<std::uint32_t>(shared.state).store(gate::kSlotPublished, std::memory_order_release);
 }
 
@@ -553,32 +570,36 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
   std::unique_lock lock(mutex_);
-  t_links.launching_communicator = {};
-  t_links.launching_batch = current_;
+  t_links.launching_communicator = id_;
+  t_links.launching_batch = kNoBatch;
   t_links.launching_stream = stream;
   const Handle handle(HandleType::kernel_launch, id_, 0);
   Batch* b = batch(current_);
+  if (b == nullptr) return handle;
+  b->closed = true;
   // Sends, receives and calls that aren't recorded are launched, too: they tell no buffers of this batch and complete
-  // no result of it.
-  if (b == nullptr || !belongs(*b, group_api)) return handle;
-  t_links.launching_communicator = id_;
+  // no result of it, and no gate may wait in front of them.
+  if (!belongs(*b, group_api)) return handle;
+  t_links.launching_batch = b->serial;
+  const bool before_callbacks = b->all_inline();
   if (b->launches++ == 0) {
     b->first_group = first_group_.exchange(0, std::memory_order_relaxed);
     b->last_group = last_group_.load(std::memory_order_relaxed);
   }
-  const bool completes = group_api.type() == HandleType::group_api;
+  // Without a GroupApi a launch may be one of sends and receives, when the buffers of earlier collectives may be gone.
+  const bool grouped = group_api.type() == HandleType::group_api;
+  if (!grouped && b->slot != kNoSlot) drop_results(b->slot);
   if (b->slot != kNoSlot && tables_.slots[b->slot].state.load(std::memory_order_relaxed) == SlotState::open) {
     // The earlier launch's gate still waits for this batch's buffers; an earlier gate is as good as a second one.
-    t_links.launching_slot = b->slot;
-    if (completes) t_links.result_slot = b->slot;
+    t_links.launching_slot = t_links.result_slot = b->slot;
     return handle;
   }
   // Buffers that came before the launch (host callbacks) need no waiting gate, even when launches block.
   const Missed reason = reason_not_to_gate(*b);
   if (reason != Missed::none) miss_unplaced(b, reason, reason == Missed::launch_blocking);
   if (b->eligible == b->placed) {
-    // Host callbacks told all buffers before the batch's first launch; any of its launches may complete their results.
-    if (completes && !b->seen_inline) t_links.result_slot = b->slot;
+    // Host callbacks told all buffers before this launch; it may complete their results.
+    t_links.result_slot = b->slot;
     return handle;
   }
 
@@ -587,8 +608,9 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
     miss_unplaced(b, Missed::backlog, false);
     return handle;
   }
-  t_links.launching_slot = index;
-  if (completes) t_links.result_slot = index;
+  tables_.slots[index].before_callbacks = before_callbacks;
+  tables_.slots[index].grouped = grouped;
+  t_links.launching_slot = t_links.result_slot = index;
   for_each_op(*b, [&](Op& op) {
     if (op.eligible && op.addressed && !op.placed) place(&op, b, index);
   });
@@ -705,6 +727,7 @@ void Communicator::kernel_launch_stop() {
   t_links.launch_valid = ours;
   t_links.launch_communicator = id_;
   t_links.launch_slot = t_links.launching_slot;
+  t_links.launch_batch = t_links.launching_batch;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
 }
 
@@ -712,7 +735,7 @@ Handle Communicator::group_start() {
   t_links.group_communicator = id_;
   t_links.group_inline = t_links.launch_valid && t_links.launch_communicator == id_;
   t_links.group_slot = t_links.group_inline ? t_links.launch_slot : kNoSlot;
-  t_links.group_batch = kNoBatch;
+  t_links.group_batch = t_links.group_inline ? t_links.launch_batch : kNoBatch;
   t_links.launch_valid = false;
   return Handle(HandleType::group, id_, 0);
 }
@@ -737,30 +760,39 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
   op->send = send_address;
   op->recv = recv_address;
   op->addressed = true;
-  t_links.group_batch = b->serial;
-  if (t_links.group_inline) b->seen_inline = true;
-  const std::uint32_t index = t_links.group_inline ? t_links.group_slot : b->slot;
-  if (index == kNoSlot) return handle;
-  Slot& slot = tables_.slots[index];
-  if (slot.batch != b->serial || slot.state.load(std::memory_order_relaxed) != SlotState::open ||
-      slot.entries.load(std::memory_order_relaxed) >= slot.capacity) {
+  const bool told_inline = t_links.group_inline;
+  if (!told_inline) t_links.group_batch = b->serial;
+  const std::uint32_t index = told_inline ? t_links.group_slot : b->slot;
+  // Where all launches so far told their buffers inline, this one's is still to come and will place it.
+  if (!told_inline && b->all_inline()) return handle;
+  if (index == kNoSlot || tables_.slots[index].batch != b->serial ||
+      tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::open ||
+      tables_.slots[index].entries.load(std::memory_order_relaxed) >= tables_.slots[index].capacity ||
+      (!told_inline && !tables_.slots[index].before_callbacks)) {
     miss(op, b, Missed::ambiguous);
     return handle;
   }
   place(op, b, index);
+  if (told_inline) tables_.slots[index].inline_entries++;
   return handle;
+}
+
+void Communicator::copy_engine_start(Handle coll_api) {
+  const std::lock_guard lock(mutex_);
+  if (Op* op = op_of(coll_api); op != nullptr) miss(op, batch(op->batch), Missed::copy_engine);
 }
 
 void Communicator::group_stop() {
   if (t_links.group_communicator != id_) return;
   const std::lock_guard lock(mutex_);
-  if (t_links.group_inline) {
-    // All of this launch's buffers are told; a batch of several launches gets a slot for each.
-    if (t_links.group_slot != kNoSlot) {
-      publish(t_links.group_slot);
-      tables_.slots[t_links.group_slot].results_open.store(false, std::memory_order_release);
-    }
-  } else if (Batch* b = batch(t_links.group_batch); b != nullptr && b->slot != kNoSlot && b->placed == b->eligible) {
+  Batch* b = batch(t_links.group_batch);
+  if (b != nullptr && t_links.group_inline) {
+    b->inline_launches++;
+    // A batch of several launches gets a slot for each, as long as all of them tell their buffers inline. Where an
+    // earlier launch's are still to come by a callback, the slot waits for them: theirs is the only gate in time.
+    const bool complete = b->all_inline() || b->placed == b->eligible;
+    if (t_links.group_slot != kNoSlot && complete) publish(t_links.group_slot);
+  } else if (b != nullptr && b->slot != kNoSlot && b->placed == b->eligible) {
     publish(b->slot);
   }
   t_links.group_slot = kNoSlot;

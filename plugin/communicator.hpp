@@ -65,6 +65,8 @@ class Communicator {
   Handle group_start();
   void group_stop();
   Handle coll_start(Handle coll_api, const void* send, const void* recv);
+  // The call is carried out by copy engines: no launch of a kernel and no Coll follow.
+  void copy_engine_start(Handle coll_api);
 
   // What NCCL's init didn't tell, from the first event that does (struct versions 1 to 3).
   void identify(std::uint64_t comm_id, std::uint32_t rank, const char* name);
@@ -95,13 +97,17 @@ class Communicator {
     std::uint64_t first_op = 0, end_op = 0;                       // direct: indexes, those of its ops among them
     std::uint32_t first_captured = kNoOp, last_captured = kNoOp;  // captured: a list by Op::next
     std::uint32_t slots = 0;                                      // captured: that graphs hold
-    std::uint32_t eligible = 0, placed = 0, launches = 0;
+    std::uint32_t eligible = 0, placed = 0;
+    std::uint32_t launches = 0;         // that may carry its calls
+    std::uint32_t inline_launches = 0;  // of these, those whose Group came inline
+    bool closed = false;                // a launch has followed: later calls are another batch's
     bool results_wanted = false;
     // GroupApi events of the calls before its first launch, also of those that aren't recorded; 0: none.
     std::uint64_t first_group = 0, last_group = 0;
     std::uint32_t slot = kNoSlot;
     bool captured = false;
-    bool seen_inline = false;
+    // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
+    bool all_inline() const { return inline_launches == launches; }
   };
   static constexpr std::uint32_t kDirectBatches = 256;
   static constexpr std::uint32_t kCapturedBatches = 1024;
@@ -142,6 +148,8 @@ class Communicator {
   bool result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const;
   bool belongs(const Batch& b, Handle group_api) const;
   void close_results(const Batch& b);
+  // Nothing says which launch completes them.
+  void drop_results(std::uint32_t slot);
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
   void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);

@@ -29,6 +29,8 @@ void fill(RecordHead* record, const gate::Result& result) {
       std::min<std::size_t>(sizeof body.raw, body.raw_count * element_bytes(static_cast<Datatype>(body.datatype))));
 }
 
+constexpr std::uint32_t kNoLaunch = UINT32_MAX;
+
 // From some replay on, the buffers that NCCL told were not those that the gate reads.
 bool moved(const Op& op, std::uint32_t run) {
   return op.captured && run >= op.moved_from.load(std::memory_order_acquire);
@@ -277,7 +279,9 @@ void Drain::take_direct_result(const gate::Result& result, std::uint64_t ordinal
 void Drain::take_replayed_result(const gate::Result& result, const Op& op) {
   // Earlier launches of a captured group may have left the result half-made.
   const Slot& slot = tables_.slots[result.slot];
-  if (moved(op, result.run) || result.launch != slot.last_result_launch.load(std::memory_order_acquire)) return;
+  if (moved(op, result.run) || slot.result_ambiguous.load(std::memory_order_acquire) ||
+      result.launch != slot.last_result_launch.load(std::memory_order_acquire))
+    return;
   write_replay();
   RecordHead record = result_record_of(op);
   fill(&record, result);
@@ -333,7 +337,11 @@ void Drain::end_entries(std::uint32_t index) {
 void Drain::end_results(const Slot& slot, Missed missed) {
   if (slot.result_failed.load(std::memory_order_acquire)) missed = Missed::launch_failed;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
-  const std::uint32_t last = slot.last_result_launch.load(std::memory_order_acquire);
+  std::uint32_t last = slot.last_result_launch.load(std::memory_order_acquire);
+  if (slot.result_ambiguous.load(std::memory_order_acquire)) {
+    missed = Missed::ambiguous;
+    last = kNoLaunch;
+  }
   for (std::uint32_t i = 0; i < entries; i++)
     results_.complete(tables_.entry_ordinal[slot.first_entry + i], last, missed);
 }

@@ -73,9 +73,14 @@ struct Slot {
   std::atomic<std::uint32_t> last_result_launch{0};
   std::atomic<bool> results_open{false};
   std::atomic<bool> result_failed{false};
+  // Results that no launch is known to complete: of buffers told inline beside others told by host callbacks.
+  std::atomic<bool> result_ambiguous{false};
   std::uint32_t first_entry = 0, capacity = 0;
   std::uint32_t arena_entries = 0;  // capacity, and what was left unused at the arena's end before it
   std::atomic<std::uint32_t> entries{0};
+  std::uint32_t inline_entries = 0;  // of these, told inline
+  bool grouped = false;              // the launch that opened it has a GroupApi
+  bool before_callbacks = false;     // its gate precedes every launch whose buffers a host callback tells
   std::uint32_t batch = 0;
   std::uint64_t arrivals[2] = {};                    // thread blocks launched so far, by pass; stays over reuse
   std::uint32_t input_ctas = 0;                      // of the input pass

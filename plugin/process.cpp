@@ -179,7 +179,7 @@ void* Process::open(const InitCall& call, int* mask) {
 
 // NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
 int Process::joint_mask(const InitCall& call) const {
-  if (measured_ > 0) return kActivationMask;
+  if (measured_ > 0) return activation_mask(call.profiler_abi);
   if (open_ == 0) return 0;
   return static_cast<int>(call.profiler_abi < kFirstMeasuredAbi ? nccl::kColl : nccl::kCollApi);
 }

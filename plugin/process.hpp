@@ -95,9 +95,12 @@ class Process {
   std::atomic<bool> forked_{false};
 };
 
-// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch.
-inline constexpr int kActivationMask =
-    nccl::kGroup | nccl::kColl | nccl::kGroupApi | nccl::kCollApi | nccl::kKernelLaunch;
+// The events by which gradprobe measures; of v6 CeColl, all that follows the call of a collective that copy engines
+// carry out.
+constexpr int activation_mask(std::uint32_t profiler_abi) {
+  return static_cast<int>(nccl::kGroup | nccl::kColl | nccl::kGroupApi | nccl::kCollApi | nccl::kKernelLaunch |
+                          (profiler_abi >= 6 ? nccl::kCeColl : 0));
+}
 // Struct version from which on NCCL tells the stream before the launch.
 inline constexpr std::uint32_t kFirstMeasuredAbi = 5;
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <random>
 #include <stdexcept>
+#include <thread>
 
 namespace gradprobe::test {
 namespace {
@@ -72,7 +73,8 @@ RingFolder::~RingFolder() {
 
 std::vector<std::string> RingFolder::files() const {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(path_))
+    if (entry.path().extension() == ".ring") names.push_back(entry.path());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -137,8 +139,9 @@ double Bucket::sum_squares() const {
   return sum;
 }
 
-FakeComm::FakeComm(std::uint64_t id, int nranks, int rank, int version) : profiler_(profiler(version)) {
-  if (profiler_.init(&context_, id, &mask_, "test", 1, nranks, rank, logger) != 0)
+FakeComm::FakeComm(std::uint64_t id, int nranks, int rank, int version, const char* name)
+    : profiler_(profiler(version)) {
+  if (profiler_.init(&context_, id, &mask_, name, 1, nranks, rank, logger) != 0)
     throw std::runtime_error("the plugin's init failed");
 }
 
@@ -199,19 +202,56 @@ void FakeComm::coll(void* coll_api, void* group, const void* send, void* recv, s
   stop(start(&d));
 }
 
+void* FakeComm::copy_engine(void* coll_api, const Bucket& buffer) {
+  Descriptor d;
+  d.type = 4096;
+  d.parent = coll_api;
+  d.ce_coll = {
+      0, "AllGather", buffer.pointer(), buffer.pointer(), buffer.count() * sizeof(float), 0, "ncclInt8", "UC", false, 0,
+      0, 0,           nullptr};
+  return start(&d);
+}
+
 void FakeComm::stop(void* handle) {
   if (profiler_.stop_event(handle) != 0) throw std::runtime_error("stopEvent failed");
 }
 
-void FakeComm::all_reduce(const Bucket& bucket, CUstream stream, const char* datatype, const char* func) {
-  void* api = group_api_start();
-  void* call = coll_api(api, bucket.count(), stream, func, datatype);
-  void* launch = launch_start(api, stream);
-  nccl_kernel(bucket, stream);
-  stop(launch);
+void FakeComm::launch(void* group_api, CUstream stream, const Parts& parts) {
+  void* handle = launch_start(group_api, stream);
+  for (const Part& p : parts) {
+    if (p.reduced == nullptr)
+      nccl_kernel(p.result(), stream);
+    else
+      check(cuMemcpyDtoDAsync(p.result().address(), p.reduced->address(), p.told() * sizeof(float), stream),
+            "cuMemcpyDtoDAsync");
+  }
+  stop(handle);
+}
+
+void FakeComm::tell(const Parts& parts) {
   void* group = group_start();
-  coll(call, group, bucket.pointer(), bucket.pointer(), bucket.count());
+  for (const Part& p : parts) coll(p.call, group, p.input->pointer(), p.result().pointer(), p.told());
   stop(group);
+}
+
+void FakeComm::tell_by_callback(const Parts& parts) {
+  std::thread([&] { tell(parts); }).join();
+}
+
+void FakeComm::all_reduce(const Bucket& bucket, CUstream stream, const char* datatype, const char* func) {
+  collective({.input = &bucket}, stream, func, datatype);
+}
+
+void FakeComm::collective(Part part, CUstream stream, const char* func, const char* datatype) {
+  void* api = group_api_start();
+  part.call = coll_api(api, part.told(), stream, func, datatype);
+  launch_inline(api, stream, {part});
+  stop(api);
+}
+
+void FakeComm::send_receive(CUstream stream) {
+  void* api = group_api_start();
+  launch_inline(api, stream, {});
   stop(api);
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,19 @@ struct Descriptor {
     struct {
       void* stream;
     } kernel_launch;
+    struct {
+      std::uint64_t seq_number;
+      const char* func;
+      const void* send;
+      void* recv;
+      std::size_t count;
+      int root;
+      const char* datatype;
+      const char* sync_strategy;
+      bool intra_batch_sync;
+      std::uint32_t batch_size, batches, ce_seq_number;
+      void* stream;
+    } ce_coll;  // v6
     struct {
       std::uint64_t seq_number;
       const char* func;
@@ -121,10 +135,24 @@ class Bucket {
   CUdeviceptr address_ = 0;
 };
 
+// One collective of a launch: the call that NCCL announced, its buffers, and what "NCCL's kernel" leaves in the output.
+struct Part {
+  void* call = nullptr;  // CollApi handle
+  const Bucket* input = nullptr;
+  const Bucket* output = nullptr;   // the input itself when null
+  const Bucket* reduced = nullptr;  // whose content becomes the output's; zeros when null
+  std::size_t count = 0;            // elements that NCCL tells and writes; the input's when 0
+
+  std::size_t told() const { return count != 0 ? count : input->count(); }
+  const Bucket& result() const { return output != nullptr ? *output : *input; }
+};
+using Parts = std::vector<Part>;
+
 // One communicator as NCCL drives it.
 class FakeComm {
  public:
-  explicit FakeComm(std::uint64_t id = 0x1234, int nranks = 2, int rank = 0, int version = 5);
+  explicit FakeComm(std::uint64_t id = 0x1234, int nranks = 2, int rank = 0, int version = 5,
+                    const char* name = "test");
   ~FakeComm();
   FakeComm(const FakeComm&) = delete;
   FakeComm& operator=(const FakeComm&) = delete;
@@ -139,11 +167,28 @@ class FakeComm {
   void* launch_start(void* group_api, CUstream stream);
   void* group_start();
   void coll(void* coll_api, void* group, const void* send, void* recv, std::size_t count);
+  // CeColl with the call as parent.
+  void* copy_engine(void* coll_api, const Bucket& buffer);
   void stop(void* handle);
+
+  // A launch alone: KernelLaunch around "NCCL's kernel" for `parts`.
+  void launch(void* group_api, CUstream stream, const Parts& parts);
+  // A Group with the Colls of `parts` in this order: inline when it follows a launch on the same thread.
+  void tell(const Parts& parts);
+  // The same as from a CUDA host function: on a thread of its own, and done when this returns.
+  void tell_by_callback(const Parts& parts);
+  void launch_inline(void* group_api, CUstream stream, const Parts& parts) {
+    launch(group_api, stream, parts);
+    tell(parts);
+  }
 
   // The whole inline order of one in-place all-reduce of `bucket` on `stream`.
   void all_reduce(const Bucket& bucket, CUstream stream, const char* datatype = "ncclFloat32",
                   const char* func = "AllReduce");
+  // The whole inline order of one collective; `part.call` is of no account.
+  void collective(Part part, CUstream stream, const char* func = "AllReduce", const char* datatype = "ncclFloat32");
+  // The whole order of a launch of sends and receives, which has no Coll.
+  void send_receive(CUstream stream);
 
  private:
   void* start(Descriptor* d);

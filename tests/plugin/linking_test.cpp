@@ -12,26 +12,12 @@
 #include <memory>
 #include <thread>
 
-#include "fake_nccl.hpp"
+#include "plugin_fixture.hpp"
 
 namespace gradprobe::test {
 namespace {
 
-class Linking : public ::testing::Test {
- protected:
-  void SetUp() override { cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING); }
-  void TearDown() override { cuStreamDestroy(stream_); }
-
-  void expect_measured(const Record& r, const Bucket& b) {
-    EXPECT_EQ(static_cast<Missed>(r.head.missed), Missed::none) << "op " << r.head.op;
-    EXPECT_EQ(r.head.collective.count, b.count()) << "op " << r.head.op;
-    EXPECT_NEAR(r.head.collective.sum_squares / b.sum_squares(), 1.0, 1e-7) << "op " << r.head.op;
-  }
-
-  RingFolder folder_;
-  Device device_;
-  CUstream stream_ = nullptr;
-};
+class Linking : public PluginTest {};
 
 TEST_F(Linking, InPlaceInlineIsMeasuredBeforeTheReduction) {
   const Bucket b(5000);
@@ -72,14 +58,7 @@ TEST_F(Linking, GroupWithCollsInAnotherOrderThanTheCalls) {
   void* call_small = comm.coll_api(api, small.count(), stream_);
   void* call_large = comm.coll_api(api, large.count(), stream_);
   void* call_middle = comm.coll_api(api, middle.count(), stream_);
-  void* launch = comm.launch_start(api, stream_);
-  for (const Bucket* b : {&small, &large, &middle}) nccl_kernel(*b, stream_);
-  comm.stop(launch);
-  void* group = comm.group_start();
-  comm.coll(call_small, group, small.pointer(), small.pointer(), small.count());
-  comm.coll(call_middle, group, middle.pointer(), middle.pointer(), middle.count());
-  comm.coll(call_large, group, large.pointer(), large.pointer(), large.count());
-  comm.stop(group);
+  comm.launch_inline(api, stream_, {{call_small, &small}, {call_middle, &middle}, {call_large, &large}});
   comm.stop(api);
   cuStreamSynchronize(stream_);
   comm.finalize();
@@ -101,14 +80,7 @@ TEST_F(Linking, NestedGroupsWithSeveralGroupApiEvents) {
   void* call_b = comm.coll_api(inner, b.count(), stream_);
   comm.stop(inner);
   comm.stop(outer);  // GroupApi may stop before the launch
-  void* launch = comm.launch_start(inner, stream_);
-  nccl_kernel(a, stream_);
-  nccl_kernel(b, stream_);
-  comm.stop(launch);
-  void* group = comm.group_start();
-  comm.coll(call_a, group, a.pointer(), a.pointer(), a.count());
-  comm.coll(call_b, group, b.pointer(), b.pointer(), b.count());
-  comm.stop(group);
+  comm.launch_inline(inner, stream_, {{call_a, &a}, {call_b, &b}});
   cuStreamSynchronize(stream_);
   comm.finalize();
   const auto records = folder_.collectives();
@@ -123,14 +95,8 @@ TEST_F(Linking, SeveralLaunchesOfOneBatch) {
   void* api = comm.group_api_start();
   void* call_a = comm.coll_api(api, a.count(), stream_);
   void* call_b = comm.coll_api(api, b.count(), stream_);
-  for (const auto& [call, bucket] : {std::pair{call_a, &a}, std::pair{call_b, &b}}) {
-    void* launch = comm.launch_start(api, stream_);
-    nccl_kernel(*bucket, stream_);
-    comm.stop(launch);
-    void* group = comm.group_start();
-    comm.coll(call, group, bucket->pointer(), bucket->pointer(), bucket->count());
-    comm.stop(group);
-  }
+  comm.launch_inline(api, stream_, {{call_a, &a}});
+  comm.launch_inline(api, stream_, {{call_b, &b}});
   comm.stop(api);
   cuStreamSynchronize(stream_);
   comm.finalize();
@@ -147,18 +113,8 @@ TEST_F(Linking, TwoCommunicatorsInterleaved) {
     void* api = a.group_api_start();
     void* call_a = a.coll_api(api, x->count(), stream_);
     void* call_b = b.coll_api(api, y->count(), stream_);
-    void* launch_b = b.launch_start(api, stream_);
-    nccl_kernel(*y, stream_);
-    b.stop(launch_b);
-    void* group_b = b.group_start();
-    b.coll(call_b, group_b, y->pointer(), y->pointer(), y->count());
-    b.stop(group_b);
-    void* launch_a = a.launch_start(api, stream_);
-    nccl_kernel(*x, stream_);
-    a.stop(launch_a);
-    void* group_a = a.group_start();
-    a.coll(call_a, group_a, x->pointer(), x->pointer(), x->count());
-    a.stop(group_a);
+    b.launch_inline(api, stream_, {{call_b, y}});
+    a.launch_inline(api, stream_, {{call_a, x}});
     a.stop(api);
   }
   cuStreamSynchronize(stream_);
@@ -177,16 +133,9 @@ TEST_F(Linking, HostCallbackAfterTheLaunch) {
   FakeComm comm;
   void* api = comm.group_api_start();
   void* call = comm.coll_api(api, b.count(), stream_);
-  void* launch = comm.launch_start(api, stream_);
-  nccl_kernel(b, stream_);
-  comm.stop(launch);
+  comm.launch(api, stream_, {{call, &b}});
   comm.stop(api);
-  std::thread callback([&] {
-    void* group = comm.group_start();
-    comm.coll(call, group, b.pointer(), b.pointer(), b.count());
-    comm.stop(group);
-  });
-  callback.join();
+  comm.tell_by_callback({{call, &b}});
   cuStreamSynchronize(stream_);
   comm.finalize();
   ASSERT_EQ(folder_.collectives().size(), 1u);
@@ -198,15 +147,8 @@ TEST_F(Linking, HostCallbackBeforeTheLaunch) {
   FakeComm comm;
   void* api = comm.group_api_start();
   void* call = comm.coll_api(api, b.count(), stream_);
-  std::thread callback([&] {
-    void* group = comm.group_start();
-    comm.coll(call, group, b.pointer(), b.pointer(), b.count());
-    comm.stop(group);
-  });
-  callback.join();
-  void* launch = comm.launch_start(api, stream_);
-  nccl_kernel(b, stream_);
-  comm.stop(launch);
+  comm.tell_by_callback({{call, &b}});
+  comm.launch(api, stream_, {{call, &b}});
   comm.stop(api);
   cuStreamSynchronize(stream_);
   comm.finalize();
@@ -222,12 +164,7 @@ TEST_F(Linking, NonBlockingLaunchOnAnotherThreadAfterTheApiEnded) {
   comm.stop(api);
   std::thread nccl_thread([&] {
     cuCtxSetCurrent(device_.context());
-    void* launch = comm.launch_start(api, stream_);
-    nccl_kernel(b, stream_);
-    comm.stop(launch);
-    void* group = comm.group_start();
-    comm.coll(call, group, b.pointer(), b.pointer(), b.count());
-    comm.stop(group);
+    comm.launch_inline(api, stream_, {{call, &b}});
   });
   nccl_thread.join();
   cuStreamSynchronize(stream_);
@@ -241,10 +178,8 @@ TEST_F(Linking, BuffersNeverToldEndByTheTimeout) {
   const Bucket lost(5000, 1), next(6000, 2);
   FakeComm comm;
   void* api = comm.group_api_start();
-  comm.coll_api(api, lost.count(), stream_);
-  void* launch = comm.launch_start(api, stream_);
-  nccl_kernel(lost, stream_);
-  comm.stop(launch);
+  void* call = comm.coll_api(api, lost.count(), stream_);
+  comm.launch(api, stream_, {{call, &lost}});
   comm.stop(api);
   cuStreamSynchronize(stream_);  // ends: the gate gives up by itself
   comm.all_reduce(next, stream_);
@@ -266,13 +201,9 @@ TEST_F(Linking, LatePublishAfterTheTimeoutHitsNobody) {
   FakeComm comm;
   void* api = comm.group_api_start();
   void* call = comm.coll_api(api, late.count(), stream_);
-  void* launch = comm.launch_start(api, stream_);
-  nccl_kernel(late, stream_);
-  comm.stop(launch);
+  comm.launch(api, stream_, {{call, &late}});
   cuStreamSynchronize(stream_);
-  void* group = comm.group_start();
-  comm.coll(call, group, late.pointer(), late.pointer(), late.count());
-  comm.stop(group);
+  comm.tell({{call, &late}});
   comm.stop(api);
   for (int i = 0; i < 5; i++) comm.all_reduce(next, stream_);
   cuStreamSynchronize(stream_);
@@ -377,15 +308,7 @@ TEST_F(Linking, WhatCannotBeMeasuredSaysWhy) {
 TEST_F(Linking, ReduceScatterMeasuresTheWholeInput) {
   const Bucket b(8000);
   FakeComm comm(5, 4, 1);
-  void* api = comm.group_api_start();
-  void* call = comm.coll_api(api, b.count() / 4, stream_, "ReduceScatter");
-  void* launch = comm.launch_start(api, stream_);
-  nccl_kernel(b, stream_);
-  comm.stop(launch);
-  void* group = comm.group_start();
-  comm.coll(call, group, b.pointer(), b.pointer(), b.count() / 4);
-  comm.stop(group);
-  comm.stop(api);
+  comm.collective({.input = &b, .count = b.count() / 4}, stream_, "ReduceScatter");
   cuStreamSynchronize(stream_);
   comm.finalize();
   ASSERT_EQ(folder_.collectives().size(), 1u);
@@ -414,10 +337,8 @@ TEST_F(Linking, WhatFollowsALaunchThatIsNeverExplainedIsNotHeldUpForLong) {
   const Bucket lost(5000, 1), next(6000, 2);
   FakeComm comm;
   void* api = comm.group_api_start();
-  comm.coll_api(api, lost.count(), stream_);
-  void* launch = comm.launch_start(api, stream_);
-  nccl_kernel(lost, stream_);
-  comm.stop(launch);
+  void* call = comm.coll_api(api, lost.count(), stream_);
+  comm.launch(api, stream_, {{call, &lost}});
   comm.stop(api);
   comm.all_reduce(next, stream_);
   cuStreamSynchronize(stream_);
@@ -438,16 +359,10 @@ TEST_F(Linking, GroupsKeepTheOrderOfCallsAndTheirSteps) {
   FakeComm comm;
   for (std::size_t step = 0; step < kSteps; step++) {
     for (Bucket* b : buckets) cuMemcpyHtoDAsync(b->address(), b->host().data(), b->count() * sizeof(float), stream_);
-    std::array<void*, 4> calls{};
     void* api = comm.group_api_start();
-    for (std::size_t i = 0; i < 4; i++) calls[i] = comm.coll_api(api, buckets[i]->count(), stream_);
-    void* launch = comm.launch_start(api, stream_);
-    for (const Bucket* b : buckets) nccl_kernel(*b, stream_);
-    comm.stop(launch);
-    void* group = comm.group_start();
-    for (std::size_t i = 4; i-- > 0;)
-      comm.coll(calls[i], group, buckets[i]->pointer(), buckets[i]->pointer(), buckets[i]->count());
-    comm.stop(group);
+    Parts parts;
+    for (Bucket* b : buckets) parts.insert(parts.begin(), Part{comm.coll_api(api, b->count(), stream_), b});
+    comm.launch_inline(api, stream_, parts);
     comm.stop(api);
   }
   cuStreamSynchronize(stream_);
@@ -552,149 +467,6 @@ TEST_F(Linking, CommunicatorsComeAndGo) {
   }
   EXPECT_EQ(folder_.files().size(), 20u);
   EXPECT_EQ(folder_.collectives().size(), 20u);
-}
-
-class Captured : public Linking {
- protected:
-  // Captures one in-place all-reduce of `b`; the Coll events follow at capture when `inline_events`.
-  CUgraphExec capture(FakeComm* comm, const Bucket& b, bool inline_events, void** call) {
-    cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    void* api = comm->group_api_start(true);
-    *call = comm->coll_api(api, b.count(), stream_, "AllReduce", "ncclFloat32", true);
-    void* launch = comm->launch_start(api, stream_);
-    nccl_kernel(b, stream_);
-    comm->stop(launch);
-    if (inline_events) tell(comm, b, *call);
-    comm->stop(api);
-    CUgraph graph = nullptr;
-    cuStreamEndCapture(stream_, &graph);
-    CUgraphExec exec = nullptr;
-    cuGraphInstantiate(&exec, graph, 0);
-    cuGraphDestroy(graph);
-    return exec;
-  }
-  void tell(FakeComm* comm, const Bucket& b, void* call) {
-    void* group = comm->group_start();
-    comm->coll(call, group, b.pointer(), b.pointer(), b.count());
-    comm->stop(group);
-  }
-};
-
-TEST_F(Captured, EveryReplayIsARecord) {
-  Bucket b(5000);
-  FakeComm comm;
-  void* call = nullptr;
-  CUgraphExec exec = capture(&comm, b, true, &call);
-  ASSERT_NE(exec, nullptr);
-  for (int i = 0; i < 3; i++) {
-    b.refill();
-    cuGraphLaunch(exec, stream_);
-    cuStreamSynchronize(stream_);
-  }
-  cuGraphExecDestroy(exec);
-  comm.finalize();
-  const auto records = folder_.collectives();
-  ASSERT_EQ(records.size(), 3u);
-  for (std::uint32_t i = 0; i < 3; i++) {
-    expect_measured(records[i], b);
-    EXPECT_EQ(records[i].head.replay, i + 1);
-    EXPECT_TRUE(records[i].has(kFlagCaptured));
-  }
-  EXPECT_NE(records[0].head.collective.sketch_key, records[1].head.collective.sketch_key);
-}
-
-TEST_F(Captured, AGroupsReplaysAreInTheOrderOfCalls) {
-  Bucket large(60000, 1), small(300, 2), loss(1, 3);
-  const std::array<Bucket*, 3> buckets = {&large, &small, &loss};
-  FakeComm comm;
-  cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-  std::array<void*, 3> calls{};
-  void* api = comm.group_api_start(true);
-  for (std::size_t i = 0; i < 3; i++)
-    calls[i] = comm.coll_api(api, buckets[i]->count(), stream_, "AllReduce", "ncclFloat32", true);
-  void* launch = comm.launch_start(api, stream_);
-  for (const Bucket* b : buckets) nccl_kernel(*b, stream_);
-  comm.stop(launch);
-  void* group = comm.group_start();
-  for (std::size_t i = 3; i-- > 0;)
-    comm.coll(calls[i], group, buckets[i]->pointer(), buckets[i]->pointer(), buckets[i]->count());
-  comm.stop(group);
-  comm.stop(api);
-  CUgraph graph = nullptr;
-  CUgraphExec exec = nullptr;
-  cuStreamEndCapture(stream_, &graph);
-  cuGraphInstantiate(&exec, graph, 0);
-  for (int i = 0; i < 20; i++) {
-    for (Bucket* b : buckets) b->refill();
-    cuGraphLaunch(exec, stream_);
-    cuStreamSynchronize(stream_);
-  }
-  cuGraphExecDestroy(exec);
-  cuGraphDestroy(graph);
-  comm.finalize();
-  const auto records = folder_.collectives();
-  ASSERT_EQ(records.size(), 60u);
-  for (std::size_t i = 0; i < records.size(); i++) {
-    EXPECT_EQ(records[i].head.op, i % 3);
-    EXPECT_EQ(records[i].head.replay, i / 3 + 1);
-    expect_measured(records[i], *buckets[i % 3]);
-    EXPECT_TRUE(records[i].head.step == kNone || records[i].head.step == i / 3) << records[i].head.step;
-  }
-  EXPECT_EQ(records.back().head.step, 19u);
-}
-
-TEST_F(Captured, HostCallbackTellsTheBuffersAtEachReplay) {
-  Bucket b(5000);
-  FakeComm comm;
-  void* call = nullptr;
-  CUgraphExec exec = capture(&comm, b, false, &call);
-  ASSERT_NE(exec, nullptr);
-  for (int i = 0; i < 3; i++) {
-    b.refill();
-    std::thread callback([&] { tell(&comm, b, call); });
-    callback.join();
-    cuGraphLaunch(exec, stream_);
-    cuStreamSynchronize(stream_);
-  }
-  cuGraphExecDestroy(exec);
-  comm.finalize();
-  const auto records = folder_.collectives();
-  ASSERT_EQ(records.size(), 3u);
-  for (const Record& r : records) expect_measured(r, b);
-}
-
-TEST_F(Captured, GraphOutlivesTheCommunicator) {
-  Bucket b(5000);
-  FakeComm comm;
-  void* call = nullptr;
-  CUgraphExec exec = capture(&comm, b, true, &call);
-  cuGraphLaunch(exec, stream_);
-  cuStreamSynchronize(stream_);
-  comm.finalize();
-  b.refill();
-  EXPECT_EQ(cuGraphLaunch(exec, stream_), CUDA_SUCCESS);
-  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
-  EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
-  EXPECT_EQ(folder_.collectives().size(), 1u);
-}
-
-TEST_F(Captured, ReplayWithOtherAddressesIsNotMeasured) {
-  Bucket b(5000, 1), other(5000, 2);
-  FakeComm comm;
-  void* call = nullptr;
-  CUgraphExec exec = capture(&comm, b, false, &call);
-  tell(&comm, b, call);
-  cuGraphLaunch(exec, stream_);
-  cuStreamSynchronize(stream_);
-  tell(&comm, other, call);
-  cuGraphLaunch(exec, stream_);
-  cuStreamSynchronize(stream_);
-  cuGraphExecDestroy(exec);
-  comm.finalize();
-  const auto records = folder_.collectives();
-  ASSERT_EQ(records.size(), 1u);
-  expect_measured(records[0], b);
-  EXPECT_EQ(folder_.counters().missed[static_cast<int>(Missed::ambiguous)], 1u);
 }
 
 }  // namespace

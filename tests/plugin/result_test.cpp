@@ -39,24 +39,10 @@ class Results : public ::testing::Test {
   }
   void TearDown() override { cuStreamDestroy(stream_); }
 
-  // "NCCL's kernel": puts `reduced`'s content into `count` elements of `output`.
-  void reduce(const Bucket& output, const Bucket& reduced, std::size_t count, CUstream stream) {
-    cuMemcpyDtoDAsync(output.address(), reduced.address(), count * sizeof(float), stream);
-  }
-
   // The inline order of one collective.
   void collective(FakeComm* comm, const Bucket& input, const Bucket& output, const Bucket& reduced, CUstream stream,
                   const char* function = "AllReduce", std::size_t count = 0) {
-    if (count == 0) count = input.count();
-    void* api = comm->group_api_start();
-    void* call = comm->coll_api(api, count, stream, function);
-    void* launch = comm->launch_start(api, stream);
-    reduce(output, reduced, count, stream);
-    comm->stop(launch);
-    void* group = comm->group_start();
-    comm->coll(call, group, input.pointer(), output.pointer(), count);
-    comm->stop(group);
-    comm->stop(api);
+    comm->collective({.input = &input, .output = &output, .reduced = &reduced, .count = count}, stream, function);
   }
 
   std::vector<Record> of_kind(RecordKind kind) const {
@@ -200,16 +186,8 @@ TEST_F(Results, SeveralLaunchesEachForItsOwnCollectives) {
   void* api = comm.group_api_start();
   void* call_a = comm.coll_api(api, a.count(), stream_);
   void* call_b = comm.coll_api(api, b.count(), stream_);
-  const auto launch = [&](void* call, const Bucket& bucket, const Bucket& reduced) {
-    void* handle = comm.launch_start(api, stream_);
-    reduce(bucket, reduced, bucket.count(), stream_);
-    comm.stop(handle);
-    void* group = comm.group_start();
-    comm.coll(call, group, bucket.pointer(), bucket.pointer(), bucket.count());
-    comm.stop(group);
-  };
-  launch(call_a, a, reduced_a);
-  launch(call_b, b, reduced_b);
+  comm.launch_inline(api, stream_, {{.call = call_a, .input = &a, .reduced = &reduced_a}});
+  comm.launch_inline(api, stream_, {{.call = call_b, .input = &b, .reduced = &reduced_b}});
   comm.stop(api);
   cuStreamSynchronize(stream_);
   comm.finalize();
@@ -227,22 +205,13 @@ TEST_F(Results, OfSeveralLaunchesTheLastCounts) {
     a.refill();
     b.refill();
     void* api = comm.group_api_start();
-    void* call_a = comm.coll_api(api, a.count(), stream_);
-    void* call_b = comm.coll_api(api, b.count(), stream_);
-    std::thread([&] {
-      void* group = comm.group_start();
-      comm.coll(call_a, group, a.pointer(), a.pointer(), a.count());
-      comm.coll(call_b, group, b.pointer(), b.pointer(), b.count());
-      comm.stop(group);
-    }).join();
-    void* first = comm.launch_start(api, stream_);
-    reduce(b, reduced_b, b.count(), stream_);
-    comm.stop(first);
+    const Part part_a{.call = comm.coll_api(api, a.count(), stream_), .input = &a, .reduced = &reduced_a};
+    const Part part_b{.call = comm.coll_api(api, b.count(), stream_), .input = &b, .reduced = &reduced_b};
+    comm.tell_by_callback({part_a, part_b});
+    comm.launch(api, stream_, {part_b});
     cuStreamSynchronize(stream_);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the collector sees the half-made state
-    void* second = comm.launch_start(api, stream_);
-    reduce(a, reduced_a, a.count(), stream_);
-    comm.stop(second);
+    comm.launch(api, stream_, {part_a});
     comm.stop(api);
     cuStreamSynchronize(stream_);
   }
@@ -294,15 +263,9 @@ TEST_F(RefusedLastResult, LeavesNone) {
   FakeComm comm;
   void* api = comm.group_api_start();
   void* call = comm.coll_api(api, b.count(), stream_);
-  std::thread([&] {
-    void* group = comm.group_start();
-    comm.coll(call, group, b.pointer(), b.pointer(), b.count());
-    comm.stop(group);
-  }).join();
+  comm.tell_by_callback({{call, &b}});
   for (const Bucket* content : {&half_made, &reduced}) {
-    void* launch = comm.launch_start(api, stream_);
-    reduce(b, *content, b.count(), stream_);
-    comm.stop(launch);
+    comm.launch(api, stream_, {{.call = call, .input = &b, .reduced = content}});
     cuStreamSynchronize(stream_);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -322,15 +285,9 @@ TEST_F(Results, SendsAndReceivesCompleteNone) {
   for (const bool freed : {false, true}) {
     b->refill();
     void* api = comm.group_api_start();
-    void* call = comm.coll_api(api, b->count(), stream_);
-    std::thread([&] {
-      void* group = comm.group_start();
-      comm.coll(call, group, b->pointer(), b->pointer(), b->count());
-      comm.stop(group);
-    }).join();
-    void* launch = comm.launch_start(api, stream_);
-    reduce(*b, reduced, b->count(), stream_);
-    comm.stop(launch);
+    const Part part{.call = comm.coll_api(api, b->count(), stream_), .input = b.get(), .reduced = &reduced};
+    comm.tell_by_callback({part});
+    comm.launch(api, stream_, {part});
     comm.stop(api);
     cuStreamSynchronize(stream_);
     if (freed) {
@@ -338,9 +295,7 @@ TEST_F(Results, SendsAndReceivesCompleteNone) {
     } else {
       b->refill();  // no longer the result
     }
-    void* exchange = comm.group_api_start();
-    comm.stop(comm.launch_start(exchange, stream_));
-    comm.stop(exchange);
+    comm.send_receive(stream_);
     EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
   }
   comm.finalize();
@@ -354,14 +309,10 @@ TEST_F(Results, NoneWithoutItsInput) {
   const Bucket b(5000, 1), reduced(5000, 2);
   FakeComm comm;
   void* api = comm.group_api_start();
-  void* call = comm.coll_api(api, b.count(), stream_);
-  void* launch = comm.launch_start(api, stream_);
-  reduce(b, reduced, b.count(), stream_);
-  comm.stop(launch);
+  const Part part{.call = comm.coll_api(api, b.count(), stream_), .input = &b, .reduced = &reduced};
+  comm.launch(api, stream_, {part});
   cuStreamSynchronize(stream_);  // the gate has timed out
-  void* group = comm.group_start();
-  comm.coll(call, group, b.pointer(), b.pointer(), b.count());
-  comm.stop(group);
+  comm.tell({part});
   comm.stop(api);
   collective(&comm, b, b, reduced, stream_);
   cuStreamSynchronize(stream_);
@@ -383,12 +334,7 @@ TEST_P(CapturedResults, OfEveryNthReplay) {
   cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   void* api = comm.group_api_start(true);
   void* call = comm.coll_api(api, b.count(), stream_, "AllReduce", "ncclFloat32", true);
-  void* launch = comm.launch_start(api, stream_);
-  reduce(b, reduced, b.count(), stream_);
-  comm.stop(launch);
-  void* group = comm.group_start();
-  comm.coll(call, group, b.pointer(), b.pointer(), b.count());
-  comm.stop(group);
+  comm.launch_inline(api, stream_, {{.call = call, .input = &b, .reduced = &reduced}});
   comm.stop(api);
   CUgraph graph = nullptr;
   CUgraphExec exec = nullptr;

@@ -1,6 +1,7 @@
 // The public functions.
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -213,6 +214,39 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
   made->device = comm->device;
   ncclComm* child = *out = made.release();
   return add_life_job({child, [=] { return comm_split(comm, color, key, child); }});
+}
+
+ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* out, ncclConfig_t* config,
+                            int flags) {
+  if (ncclResult_t r = check_comm(comm, "ncclCommShrink")) return group_error(r);
+  STANDIN_TRY(check_pointer(out, "ncclCommShrink", "newcomm"));
+  STANDIN_TRY(check_pointer(excluded, "ncclCommShrink", "excludeRanksList"));
+  *out = nullptr;
+  std::vector<int> gone(excluded, excluded + std::max(excluded_count, 0));
+  if (gone.empty() || std::count(gone.begin(), gone.end(), comm->rank) != 0) {
+    STANDIN_WARN("ncclCommShrink: the list of ranks to exclude is empty or names the caller, rank %d", comm->rank);
+    return group_error(ncclInvalidArgument);
+  }
+  if (flags & NCCL_SHRINK_ABORT)
+    STANDIN_TRY(comm_interrupt(comm));
+  else
+    STANDIN_TRY(ensure_ready(comm));
+  auto made = std::make_unique<ncclComm>();
+  made->settings = comm->settings;
+  made->blocking = comm->blocking;
+  STANDIN_TRY(apply_config(made.get(), config));
+  // Ranks that are left out count no shrink, so it must not be told apart from a split by the number of both.
+  made->id = derive_unique_id(comm->id, ++comm->shrinks, -1);
+  made->hash = hash_of(made->id);
+  made->context = comm->context;
+  made->device = comm->device;
+  for (int r = 0; r < comm->ranks; r++) {
+    if (std::count(gone.begin(), gone.end(), r) != 0) continue;
+    if (r == comm->rank) made->rank = made->ranks;
+    made->ranks++;
+  }
+  ncclComm* child = *out = made.release();
+  return add_life_job({child, [=] { return comm_start(child); }});
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {

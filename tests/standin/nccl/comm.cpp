@@ -150,6 +150,17 @@ ncclResult_t comm_reclaim(ncclComm* comm) {
   return ncclSuccess;
 }
 
+ncclResult_t comm_interrupt(ncclComm* comm) {
+  CurrentDevice device;
+  device.set(comm);
+  comm->abort = true;
+  comm->session->wake_all();
+  if (comm->launched) STANDIN_CUDA(cuEventSynchronize(comm->serial));
+  comm->abort = false;
+  comm->session->leave();
+  return ncclSuccess;
+}
+
 ncclResult_t comm_split(ncclComm* parent, int color, int key, ncclComm* child) {
   struct Member {
     int color, key, rank;

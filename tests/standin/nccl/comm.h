@@ -31,7 +31,9 @@ struct Task {
   ncclDataType_t event_type = ncclInt8;
   size_t traffic_bytes = 0;
   CUstream stream = nullptr;
-  bool silent = false;        // no events but those of the API call
+  uint64_t number = 0;  // of the communicator's collectives
+  bool silent = false;  // no events but those of the API call
+  bool copy_engine = false;
   int mask = 0;               // profiler event mask when the call was made
   void* group_api = nullptr;  // profiler handles
   void* task_api = nullptr;
@@ -50,9 +52,11 @@ struct Plan : std::enable_shared_from_this<Plan> {
   const bool persistent;  // captured: runs at each replay, lives as long as the graph
   std::vector<Task> colls, p2ps;
   bool proxy_work = false;
+  bool copy_engine = false;  // no kernel
   bool on_host_callback = false;
   void* group_event = nullptr;
   void* kernel_launch_event = nullptr;
+  void* copy_engine_event = nullptr;
   KernelTimes times;
 
   std::string kernel_name() const;
@@ -96,7 +100,8 @@ struct ncclComm {
   bool has_name = false;
   std::string name;
   bool fp8_reductions = false;
-  uint64_t splits = 0;
+  uint64_t splits = 0, shrinks = 0;
+  uint64_t collectives = 0;  // called so far
   const char* profiler_name() const { return has_name ? name.c_str() : nullptr; }
 
   std::unique_ptr<standin::Session> session;
@@ -107,6 +112,7 @@ struct ncclComm {
   std::mutex proxy_mutex;
   std::unique_ptr<standin::ProxyThread> proxy;
   std::array<std::atomic<uint64_t>, standin::kFuncs> sequence{};
+  uint64_t copy_engine_sequence = 0;
 
   std::atomic<int> async_result{ncclSuccess};
   std::atomic<bool> abort{false};
@@ -152,6 +158,8 @@ ncclResult_t comm_start(ncclComm* comm);
 ncclResult_t comm_synchronize(ncclComm* comm);
 ncclResult_t comm_reclaim(ncclComm* comm);
 ncclResult_t comm_split(ncclComm* parent, int color, int key, ncclComm* child);
+// The parent's running collectives end, in whatever state, and it can be used no more.
+ncclResult_t comm_interrupt(ncclComm* comm);
 
 // A communicator's device as the thread's current one, the old one again at the end.
 class CurrentDevice {

@@ -221,6 +221,13 @@ ncclResult_t copy_on_stream(const Transfer& t, CUstream stream) {
   return ncclSuccess;
 }
 
+bool at_least(size_t bytes, size_t limit) {
+  return limit != 0 && bytes >= limit;
+}
+bool has_symmetric_kernels(Func f) {
+  return f == Func::AllReduce || f == Func::AllGather || f == Func::ReduceScatter;
+}
+
 ncclResult_t append(ncclComm* comm, const char* call, const Transfer& t, CUstream stream) {
   STANDIN_TRY(ensure_ready(comm));
   STANDIN_TRY(check_transfer(comm, call, t));
@@ -240,7 +247,12 @@ ncclResult_t append(ncclComm* comm, const char* call, const Transfer& t, CUstrea
     task.event_type = ncclInt8;
   }
   task.traffic_bytes = task.event_count * type_size(task.event_type) * traffic_per_byte(t.func, comm->ranks);
-  if (t.func == Func::Broadcast && comm->settings.allgatherv) {
+  if (!task.is_p2p()) task.number = comm->collectives++;
+  size_t bytes = t.count * type_size(t.type);
+  if (at_least(bytes, comm->settings.copy_engine_bytes) && t.func == Func::AllGather) {
+    task.copy_engine = true;
+  } else if ((t.func == Func::Broadcast && comm->settings.allgatherv) ||
+             (at_least(bytes, comm->settings.symmetric_bytes) && has_symmetric_kernels(t.func))) {
     task.silent = true;
     task.mask = 0;
   }

@@ -55,13 +55,18 @@ void order_point_to_point(const ncclComm* comm, std::vector<Task>* tasks) {
 }
 
 void make_plans(ncclComm* comm) {
-  std::vector<Task> colls, p2ps, silent;
-  for (Task& t : comm->waiting) (t.is_p2p() ? p2ps : t.silent ? silent : colls).push_back(t);
+  std::vector<Task> colls, p2ps, silent, copies;
+  for (Task& t : comm->waiting) (t.is_p2p() ? p2ps : t.copy_engine ? copies : t.silent ? silent : colls).push_back(t);
   comm->waiting.clear();
   order_collectives(&colls);
   order_point_to_point(comm, &p2ps);
   bool captured = comm->capture_id != 0;
   auto add = [&] { return comm->plans.emplace_back(std::make_shared<Plan>(comm, captured)).get(); };
+  for (Task& t : copies) {
+    Plan* plan = add();
+    plan->copy_engine = true;
+    plan->colls.push_back(t);
+  }
   if (!silent.empty()) add()->colls = std::move(silent);
   size_t limit =
       comm->settings.max_colls_per_launch > 0 ? static_cast<size_t>(comm->settings.max_colls_per_launch) : colls.size();
@@ -73,6 +78,7 @@ void make_plans(ncclComm* comm) {
   }
   if (!p2ps.empty()) (last ? last : add())->p2ps = std::move(p2ps);
   for (auto& plan : comm->plans) {
+    if (plan->copy_engine) continue;
     bool kernel_events = false;
     for (const Task& t : plan->colls) kernel_events |= (t.mask & kKernelCh) != 0;
     plan->proxy_work = kernel_events || comm->settings.proxy_work;
@@ -157,18 +163,24 @@ ncclResult_t prepare(ncclComm* comm) {
 
 ncclResult_t launch(ncclComm* comm, const std::shared_ptr<Plan>& plan) {
   CUstream stream = comm->streams.front();
-  profiler::start_kernel_launch(plan.get(), stream);
+  if (plan->copy_engine)
+    profiler::start_copy_engine(plan.get(), stream);
+  else
+    profiler::start_kernel_launch(plan.get(), stream);
   auto holder = std::make_unique<std::shared_ptr<Plan>>(plan);
   CUresult r = standin_cuda_launch_native(
       stream, plan->kernel_name().c_str(), [](void* p) { (*static_cast<std::shared_ptr<Plan>*>(p))->run(); },
       holder.get(), [](void* p) { delete static_cast<std::shared_ptr<Plan>*>(p); });
   if (r == CUDA_SUCCESS) (void)holder.release();
-  profiler::stop_kernel_launch(plan.get());
+  if (plan->copy_engine)
+    profiler::stop_copy_engine(plan.get());
+  else
+    profiler::stop_kernel_launch(plan.get());
   if (r != CUDA_SUCCESS) {
     plan->times.push({now_ns(), now_ns()});
     return cuda_error(r, "the kernel launch");
   }
-  if (!plan->on_host_callback) report_tasks(plan.get());
+  if (!plan->on_host_callback && !plan->copy_engine) report_tasks(plan.get());
   return ncclSuccess;
 }
 
@@ -251,16 +263,30 @@ std::string Plan::kernel_name() const {
   std::string name = "ncclDevKernel_";
   if (colls.empty()) return name + "SendRecv";
   const Transfer& t = colls.front().what;
+  if (copy_engine) return std::string("copy engine ") + func_name(t.func);
   name += func_name(t.func);
   if (t.func != Func::AllGather && t.func != Func::Broadcast)
     name += std::string("_") + operator_name(t.op) + "_" + short_type_name(t.type);
   return name + "_RING_LL";
 }
 
+// What a faulty memory or link does.
+void flip_bit(const ncclComm& comm, const Task& t) {
+  const auto& f = comm.settings.flip;
+  bool has_result = t.what.func != Func::Reduce || t.what.root == comm.rank;
+  size_t size = type_size(t.what.type);
+  if (!f || f->rank != comm.rank || f->op != t.number || !has_result || f->element >= t.what.count) return;
+  auto* element = static_cast<unsigned char*>(t.what.recv) + f->element * size;
+  element[f->bit / 8 % size] ^= static_cast<unsigned char>(1u << f->bit % 8);
+}
+
 void Plan::run() {
   uint64_t begin = now_ns();
   ncclResult_t r = ncclSuccess;
-  for (size_t i = 0; !r && i < colls.size(); i++) r = run_collective(comm->session.get(), colls[i].what);
+  for (size_t i = 0; !r && i < colls.size(); i++) {
+    r = run_collective(comm->session.get(), colls[i].what);
+    if (!r) flip_bit(*comm, colls[i]);
+  }
   if (!r && !p2ps.empty()) {
     std::vector<Transfer> transfers;
     for (const Task& t : p2ps) transfers.push_back(t.what);

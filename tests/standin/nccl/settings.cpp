@@ -37,6 +37,22 @@ bool read_version(Settings* s, std::string* error) {
   return true;
 }
 
+bool read_flip(Settings* s, std::string* error) {
+  const char* text = getenv("STANDIN_NCCL_FLIP");
+  if (!text || !*text) return true;
+  Flip f;
+  unsigned long op = 0;
+  int used = 0;
+  int fields = sscanf(text, "%d:%lu:%zu:%u%n", &f.rank, &op, &f.element, &f.bit, &used);
+  if (fields < 4 || static_cast<size_t>(used) != strlen(text) || f.bit > 63) {
+    *error = std::string("STANDIN_NCCL_FLIP='") + text + "' is not rank:op:element:bit, for example 1:20:7:3";
+    return false;
+  }
+  f.op = op;
+  s->flip = f;
+  return true;
+}
+
 }  // namespace
 
 int Settings::newest_profiler_abi() const {
@@ -59,8 +75,12 @@ int Settings::newest_profiler_abi() const {
 
 bool read_settings(Settings* out, std::string* error) {
   Settings s;
-  long nodes = 1, callback = 0, colls = 0, chunk_kib = 0, timeout = 120, blocking = 0, allgatherv = 1;
-  if (!read_version(&s, error) || !read_number("STANDIN_NCCL_NODES", 1, 1 << 20, &nodes, error) ||
+  long nodes = 1, callback = 0, colls = 0, chunk_kib = 0, timeout = 120, blocking = 0, allgatherv = 1, symmetric = 0,
+       copy_engine = 0;
+  if (!read_version(&s, error) || !read_flip(&s, error) ||
+      !read_number("STANDIN_NCCL_SYMMETRIC", 0, 1L << 40, &symmetric, error) ||
+      !read_number("STANDIN_NCCL_COPY_ENGINE", 0, 1L << 40, &copy_engine, error) ||
+      !read_number("STANDIN_NCCL_NODES", 1, 1 << 20, &nodes, error) ||
       !read_number("STANDIN_NCCL_HOST_CALLBACK", 0, 2, &callback, error) ||
       !read_number("STANDIN_NCCL_MAX_COLLS_PER_LAUNCH", 0, 1 << 20, &colls, error) ||
       !read_number("STANDIN_NCCL_CHUNK_KIB", 0, 1 << 20, &chunk_kib, error) ||
@@ -74,6 +94,8 @@ bool read_settings(Settings* out, std::string* error) {
   s.launch_blocking = blocking != 0;
   s.allgatherv = s.minor >= 29 && allgatherv != 0;
   s.max_colls_per_launch = static_cast<int>(colls);
+  s.symmetric_bytes = static_cast<size_t>(symmetric);
+  s.copy_engine_bytes = static_cast<size_t>(copy_engine);
   s.chunk_bytes = static_cast<size_t>(chunk_kib) << 10;
   s.join_timeout_s = static_cast<int>(timeout);
   *out = s;

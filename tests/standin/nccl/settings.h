@@ -8,21 +8,37 @@
 // STANDIN_NCCL_NODES              1        number of nodes told to the profiler's init; above 1 ranks are taken to talk
 //                                          over a network, so every launch has proxy work
 // STANDIN_NCCL_HOST_CALLBACK      0        1: every launch has proxy work, as with a network: Group and Coll events
-// come
-//                                          from a CUDA host function where the real library does so (a captured launch,
-//                                          CUDA_LAUNCH_BLOCKING, or a captured graph's host function still running).
-//                                          2: from a host function for every launch
-// STANDIN_NCCL_MAX_COLLS_PER_LAUNCH 0      a group's collectives are split into launches of at most so many; 0: no
-// limit STANDIN_NCCL_CHUNK_KIB          0        size of a rank's exchange buffer; 0: chosen from the number of ranks
+//                                          come from a CUDA host function where the real library does so (a captured
+//                                          launch, CUDA_LAUNCH_BLOCKING, or a captured graph's host function still
+//                                          running). 2: from a host function for every launch
+// STANDIN_NCCL_MAX_COLLS_PER_LAUNCH        a group's collectives are split into launches of at most so many; 0 (as
+//                                 0        unset): no limit
+// STANDIN_NCCL_SYMMETRIC          0        N > 0: all-reduces, all-gathers and reduce-scatters whose input has at least
+//                                          N bytes run as symmetric-memory kernels: launched first, and no events but
+//                                          those of the API call
+// STANDIN_NCCL_COPY_ENGINE        0        N > 0: all-gathers whose input has at least N bytes run on copy engines: a
+//                                          CeColl event (2.29 and later) instead of KernelLaunch, Group and Coll
+// STANDIN_NCCL_FLIP                        rank:op:element:bit: in that rank's result of the op-th collective of each
+//                                          communicator (from 0, in the order of the calls) one bit is wrong
+// STANDIN_NCCL_CHUNK_KIB          0        size of a rank's exchange buffer; 0: chosen from the number of ranks
 // STANDIN_NCCL_JOIN_TIMEOUT       120      seconds to wait for the other ranks of a new communicator
 //
 // As in the real library: NCCL_PROFILER_PLUGIN, NCCL_DEBUG, NCCL_DEBUG_FILE, NCCL_DEBUG_SUBSYS, CUDA_LAUNCH_BLOCKING,
 // NCCL_ALLGATHERV_ENABLE (from 2.29 on ncclBroadcast makes no launch or Coll events unless this is 0).
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace standin {
+
+struct Flip {
+  int rank = 0;
+  uint64_t op = 0;
+  size_t element = 0;
+  unsigned bit = 0;  // of the element, 0: the lowest
+};
 
 struct Settings {
   int minor = 28;  // of release 2.minor.patch
@@ -33,12 +49,16 @@ struct Settings {
   bool launch_blocking = false;
   bool allgatherv = true;
   int max_colls_per_launch = 0;
+  size_t symmetric_bytes = 0;    // 0: none
+  size_t copy_engine_bytes = 0;  // 0: none
+  std::optional<Flip> flip;
   size_t chunk_bytes = 0;
   int join_timeout_s = 120;
 
   int version_code() const { return 20000 + minor * 100 + patch; }
   // GroupApi, CollApi, P2pApi and KernelLaunch events exist.
   bool has_api_events() const { return minor >= 28; }
+  bool has_copy_engine_events() const { return minor >= 29; }
   // Clean-up runs on a thread of the library even for one communicator.
   bool destroys_on_own_thread() const { return minor < 28; }
   int newest_profiler_abi() const;

@@ -141,6 +141,29 @@ class V4 : public Adapter<profiler_v4::Profiler> {
   }
 };
 
+// CeColl, CeSync and CeBatch.
+template <typename Descr>
+void copy_engine(Descr* d, const Event& e) {
+  if (e.type == kCeColl) {
+    d->ceColl.seqNumber = e.sequence;
+    d->ceColl.func = e.func;
+    d->ceColl.sendBuff = e.send;
+    d->ceColl.recvBuff = e.recv;
+    d->ceColl.count = e.count;
+    d->ceColl.root = e.root_or_peer;
+    d->ceColl.datatype = e.datatype;
+    d->ceColl.syncStrategy = "UC";
+    d->ceColl.ceSeqNum = static_cast<uint32_t>(e.sequence);
+    d->ceColl.stream = e.stream;
+  } else if (e.type == kCeSync) {
+    d->ceCollSync.isComplete = e.complete;
+    d->ceCollSync.nRanks = e.ranks;
+  } else if (e.type == kCeBatch) {
+    d->ceCollBatch.numOps = e.copies;
+    d->ceCollBatch.totalBytes = e.traffic_bytes;
+  }
+}
+
 template <typename P, typename Descr, typename Args>
 class ApiEvents : public Adapter<P> {  // versions 5 and 6
  public:
@@ -191,6 +214,7 @@ class ApiEvents : public Adapter<P> {  // versions 5 and 6
         d.kernelCh.pTimer = e.timer;
         break;
       default:
+        if constexpr (requires { d.ceColl; }) copy_engine(&d, e);
         break;
     }
     this->plugin_->startEvent(context, handle, &d);

@@ -20,6 +20,9 @@ enum EventType : uint64_t {
   kCollApi = 512,
   kP2pApi = 1024,
   kKernelLaunch = 2048,
+  kCeColl = 4096,
+  kCeSync = 8192,
+  kCeBatch = 16384,
 };
 enum EventState : int { kKernelChStop = 22, kGroupStartApiStop = 23, kGroupEndApiStart = 24 };
 
@@ -53,6 +56,9 @@ struct Event {
   int group_depth = 0;
   uint8_t channel = 0;
   uint64_t timer = 0;
+  bool complete = false;  // CeSync: behind the copies
+  int ranks = 0;          // CeSync
+  int copies = 0;         // CeBatch
 };
 
 struct InitArgs {

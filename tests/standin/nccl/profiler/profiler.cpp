@@ -16,10 +16,11 @@
 namespace standin::profiler {
 namespace {
 
+constexpr int kCopyEngine = kCeColl | kCeSync | kCeBatch;
 constexpr int kNeedTask = kColl | kProxyOp | kProxyStep | kKernelCh | kNetPlugin;
 constexpr int kNeedP2p = kP2p | kProxyOp | kProxyStep | kKernelCh | kNetPlugin;
 constexpr int kNeedGroup = kGroup | kNeedTask | kNeedP2p;
-constexpr int kNeedGroupApi = kGroupApi | kCollApi | kP2pApi | kKernelLaunch | kNeedGroup;
+constexpr int kNeedGroupApi = kGroupApi | kCollApi | kP2pApi | kKernelLaunch | kNeedGroup | kCopyEngine;
 
 struct Loaded {
   std::mutex mutex;
@@ -209,7 +210,8 @@ void start_task_api(ncclComm* comm, Task* t, bool captured) {
   ApiState& s = api_state();
   bool p2p = t->is_p2p();
   ProfilerAbi* plugin = active;
-  if (plugin && comm->settings.has_api_events() && (s.mask & (p2p ? kP2pApi | kNeedP2p : kCollApi | kNeedTask))) {
+  if (plugin && comm->settings.has_api_events() &&
+      (s.mask & (p2p ? kP2pApi | kNeedP2p : kCollApi | kNeedTask | kCopyEngine))) {
     Event e;
     e.type = p2p ? kP2pApi : kCollApi;
     e.parent = s.group_api;
@@ -249,6 +251,48 @@ void start_kernel_launch(Plan* plan, CUstream stream) {
 void stop_kernel_launch(Plan* plan) {
   ProfilerAbi* plugin = active;
   if (plugin && plan->kernel_launch_event) plugin->stop(plan->kernel_launch_event);
+}
+
+void start_copy_engine(Plan* plan, CUstream stream) {
+  ProfilerAbi* plugin = active;
+  ncclComm* comm = plan->comm;
+  if (!plugin || !comm->settings.has_copy_engine_events() || !(event_mask & kCopyEngine)) return;
+  const Task& t = plan->colls.front();
+  Event e;
+  e.type = kCeColl;
+  e.parent = t.task_api;
+  e.rank = comm->rank;
+  e.sequence = comm->copy_engine_sequence++;
+  e.func = func_name(t.what.func);
+  e.send = t.what.send;
+  e.recv = t.what.recv;
+  e.count = t.event_count;
+  e.root_or_peer = t.what.root;
+  e.datatype = type_name(t.event_type);
+  e.stream = stream;
+  plugin->start(comm->profiler_context, &plan->copy_engine_event, e);
+  if (!plan->copy_engine_event) return;
+  auto part = [&](EventType type, bool complete) {
+    if (!(event_mask & type)) return;
+    Event p;
+    p.type = type;
+    p.parent = plan->copy_engine_event;
+    p.rank = comm->rank;
+    p.complete = complete;
+    p.ranks = p.copies = comm->ranks;
+    p.traffic_bytes = t.traffic_bytes;
+    void* handle = nullptr;
+    plugin->start(comm->profiler_context, &handle, p);
+    if (handle) plugin->stop(handle);
+  };
+  part(kCeSync, false);
+  part(kCeBatch, false);
+  part(kCeSync, true);
+}
+
+void stop_copy_engine(Plan* plan) {
+  ProfilerAbi* plugin = active;
+  if (plugin && plan->copy_engine_event) plugin->stop(plan->copy_engine_event);
 }
 
 void start_group(Plan* plan) {

@@ -40,6 +40,9 @@ void stop_task_api(const Task& task);
 
 void start_kernel_launch(Plan* plan, CUstream stream);
 void stop_kernel_launch(Plan* plan);
+// CeColl with all that happens within it, and its end.
+void start_copy_engine(Plan* plan, CUstream stream);
+void stop_copy_engine(Plan* plan);
 void start_group(Plan* plan);
 void start_tasks(Plan* plan);
 void stop_tasks(Plan* plan);

@@ -58,6 +58,30 @@ struct EventDescr {
     struct {
       void* stream;
     } kernelLaunch;
+    struct {
+      uint64_t seqNumber;
+      const char* func;
+      const void* sendBuff;
+      void* recvBuff;
+      size_t count;
+      int root;
+      const char* datatype;
+      const char* syncStrategy;
+      bool intraBatchSync;
+      uint32_t batchSize;
+      uint32_t numBatches;
+      uint32_t ceSeqNum;
+      void* stream;
+    } ceColl;
+    struct {
+      bool isComplete;
+      int nRanks;
+    } ceCollSync;
+    struct {
+      int numOps;
+      size_t totalBytes;
+      bool useIntraSync;
+    } ceCollBatch;
   };
 };
 static_assert(sizeof(EventDescr) == 112);
@@ -99,6 +123,24 @@ PROFILER_FIELD(EventDescr, p2pApi.datatype, 40, 8);
 PROFILER_FIELD(EventDescr, p2pApi.stream, 48, 8);
 PROFILER_FIELD(EventDescr, p2pApi.graphCaptured, 56, 1);
 PROFILER_FIELD(EventDescr, kernelLaunch.stream, 24, 8);
+PROFILER_FIELD(EventDescr, ceColl.seqNumber, 24, 8);
+PROFILER_FIELD(EventDescr, ceColl.func, 32, 8);
+PROFILER_FIELD(EventDescr, ceColl.sendBuff, 40, 8);
+PROFILER_FIELD(EventDescr, ceColl.recvBuff, 48, 8);
+PROFILER_FIELD(EventDescr, ceColl.count, 56, 8);
+PROFILER_FIELD(EventDescr, ceColl.root, 64, 4);
+PROFILER_FIELD(EventDescr, ceColl.datatype, 72, 8);
+PROFILER_FIELD(EventDescr, ceColl.syncStrategy, 80, 8);
+PROFILER_FIELD(EventDescr, ceColl.intraBatchSync, 88, 1);
+PROFILER_FIELD(EventDescr, ceColl.batchSize, 92, 4);
+PROFILER_FIELD(EventDescr, ceColl.numBatches, 96, 4);
+PROFILER_FIELD(EventDescr, ceColl.ceSeqNum, 100, 4);
+PROFILER_FIELD(EventDescr, ceColl.stream, 104, 8);
+PROFILER_FIELD(EventDescr, ceCollSync.isComplete, 24, 1);
+PROFILER_FIELD(EventDescr, ceCollSync.nRanks, 28, 4);
+PROFILER_FIELD(EventDescr, ceCollBatch.numOps, 24, 4);
+PROFILER_FIELD(EventDescr, ceCollBatch.totalBytes, 32, 8);
+PROFILER_FIELD(EventDescr, ceCollBatch.useIntraSync, 40, 1);
 
 union StateArgs {
   uint64_t pTimer;
