@@ -247,16 +247,6 @@ void tell_mask(Chain* chain, int* nccl_mask) {
   std::atomic_ref<int>(*nccl_mask).store(mask, std::memory_order_relaxed);
 }
 
-// What the chained plugin throws must not reach NCCL.
-template <typename Call>
-nccl::Result guarded(const Call& call) noexcept {
-  try {
-    return call();
-  } catch (...) {
-    return static_cast<nccl::Result>(3);  // ncclInternalError
-  }
-}
-
 Context* free_context(Chain* chain) {
   for (std::uint32_t i = 0; i < kMaxCommunicators; i++) {
     Context& c = chain->contexts[chain->next_context];
@@ -281,7 +271,7 @@ void open(int version, void* own, int own_mask, const CallInit& init, const Log&
   const std::lock_guard lock(chain->mutex);
   chain->own_mask.store(own_mask, std::memory_order_relaxed);
   void* theirs = nullptr;
-  const nccl::Result result = guarded([&] { return init(chain->profiler->init, &theirs, &chain->mask); });
+  const nccl::Result result = init(chain->profiler->init, &theirs, &chain->mask);
   Context* c = result == nccl::kSuccess ? free_context(chain) : nullptr;
   *mask = joint_mask(*chain);
   chain->told_mask.store(*mask, std::memory_order_relaxed);
@@ -334,8 +324,7 @@ void* start(void* context, const Event& event, void* own) {
     return own;
   }
   void* chained = nullptr;
-  const nccl::Result result =
-      guarded([&] { return chain->profiler->start_event(c->chained, &chained, event.descriptor); });
+  const nccl::Result result = chain->profiler->start_event(c->chained, &chained, event.descriptor);
   if (result != nccl::kSuccess) {
     chain->failed_starts.fetch_add(1, std::memory_order_relaxed);
     chained = nullptr;
@@ -354,7 +343,7 @@ void stop(void* handle) {
   Chain* chain = g_chain.load(std::memory_order_acquire);
   Slot* slot = chain != nullptr ? slot_of(chain, Handle(handle)) : nullptr;
   if (slot == nullptr) return;
-  guarded([&] { return chain->profiler->stop_event(slot->chained.load(std::memory_order_relaxed)); });
+  chain->profiler->stop_event(slot->chained.load(std::memory_order_relaxed));
   std::uint32_t started = kStarted;
   slot->use.compare_exchange_strong(started, kStopped, std::memory_order_acq_rel);
 }
@@ -363,9 +352,7 @@ void record(void* handle, int state, void* arguments) {
   Chain* chain = g_chain.load(std::memory_order_acquire);
   const Slot* slot = chain != nullptr ? slot_of(chain, Handle(handle)) : nullptr;
   if (slot == nullptr) return;
-  guarded([&] {
-    return chain->profiler->record_event_state(slot->chained.load(std::memory_order_relaxed), state, arguments);
-  });
+  chain->profiler->record_event_state(slot->chained.load(std::memory_order_relaxed), state, arguments);
 }
 
 void finalize(void* context) {
@@ -382,7 +369,7 @@ void finalize(void* context) {
     log = c->log;
   }
   // From 2.28 on NCCL finalizes what has a context.
-  if (chained != nullptr || chain->version < 5) guarded([&] { return chain->profiler->finalize(chained); });
+  if (chained != nullptr || chain->version < 5) chain->profiler->finalize(chained);
   // Told here, because a callback is no place for messages.
   const std::uint64_t failed = chain->failed_starts.exchange(0), kept_back = chain->without_pair.exchange(0);
   if (failed + kept_back != 0)

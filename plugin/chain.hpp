@@ -7,7 +7,8 @@
 // calls keep theirs, since every replay may name them. A number whose pair is another event's by now is ignored, as are
 // those of a finalized communicator.
 //
-// Threads: everything may be called from any thread. The chained plugin's own time, locks and crashes are its own.
+// Threads: everything may be called from any thread. The chained plugin's time, locks, exceptions and
+// crashes are its own, as they are without gradprobe.
 #pragma once
 
 #include <cstdint>

@@ -98,8 +98,8 @@ class Process {
 // The events by which gradprobe measures; of v6 CeColl, all that follows the call of a collective that copy engines
 // carry out.
 constexpr int activation_mask(std::uint32_t profiler_abi) {
-  return static_cast<int>(nccl::kGroup | nccl::kColl | nccl::kGroupApi | nccl::kCollApi | nccl::kKernelLaunch |
-                          (profiler_abi >= 6 ? nccl::kCeColl : 0));
+  const std::uint64_t all = nccl::kGroup | nccl::kColl | nccl::kGroupApi | nccl::kCollApi | nccl::kKernelLaunch;
+  return static_cast<int>(profiler_abi >= 6 ? all | nccl::kCeColl : all);
 }
 // Struct version from which on NCCL tells the stream before the launch.
 inline constexpr std::uint32_t kFirstMeasuredAbi = 5;
