@@ -2,19 +2,30 @@
 
 #include <exception>
 #include <iterator>
-#include <string_view>
-#include <utility>
+
+#include "preload_active.hpp"
 
 namespace gradprobe {
 
-Function function_of(const char* text) {
-  if (text == nullptr) return Function::unknown;
-  const std::string_view name(text);
-  if (name == "AllReduce") return Function::all_reduce;
-  if (name == "ReduceScatter") return Function::reduce_scatter;
-  if (name == "AllGather") return Function::all_gather;
-  if (name == "Broadcast") return Function::broadcast;
-  if (name == "Reduce") return Function::reduce;
+namespace {
+
+// Compares as few characters as it takes; no call into libc.
+template <std::size_t N>
+[[gnu::always_inline]] inline bool equal(const char* text, const char (&literal)[N]) {
+  for (std::size_t i = 0; i < N; i++)
+    if (text[i] != literal[i]) return false;
+  return true;
+}
+
+}  // namespace
+
+Function function_of(const char* name) {
+  if (name == nullptr) return Function::unknown;
+  if (equal(name, "AllReduce")) return Function::all_reduce;
+  if (equal(name, "ReduceScatter")) return Function::reduce_scatter;
+  if (equal(name, "AllGather")) return Function::all_gather;
+  if (equal(name, "Broadcast")) return Function::broadcast;
+  if (equal(name, "Reduce")) return Function::reduce;
   return Function::unknown;
 }
 
@@ -28,43 +39,42 @@ Datatype datatype_of(std::uint8_t number) {
   return number <= static_cast<std::uint8_t>(Datatype::f8e5m2) ? static_cast<Datatype>(number) : Datatype::unknown;
 }
 
-Datatype datatype_of(const char* text) {
-  static constexpr std::pair<std::string_view, Datatype> kNames[] = {
-      {"ncclFloat32", Datatype::f32}, {"ncclBfloat16", Datatype::bf16},     {"ncclFloat16", Datatype::f16},
-      {"ncclFloat64", Datatype::f64}, {"ncclInt8", Datatype::i8},           {"ncclUint8", Datatype::u8},
-      {"ncclInt32", Datatype::i32},   {"ncclUint32", Datatype::u32},        {"ncclInt64", Datatype::i64},
-      {"ncclUint64", Datatype::u64},  {"ncclFloat8e4m3", Datatype::f8e4m3}, {"ncclFloat8e5m2", Datatype::f8e5m2},
-  };
-  if (text == nullptr) return Datatype::unknown;
-  for (const auto& [name, type] : kNames)
-    if (name == text) return type;
+Datatype datatype_of(const char* name) {
+  if (name == nullptr) return Datatype::unknown;
+  if (equal(name, "ncclFloat32")) return Datatype::f32;
+  if (equal(name, "ncclBfloat16")) return Datatype::bf16;
+  if (equal(name, "ncclFloat16")) return Datatype::f16;
+  if (equal(name, "ncclFloat64")) return Datatype::f64;
+  if (equal(name, "ncclFloat8e4m3")) return Datatype::f8e4m3;
+  if (equal(name, "ncclFloat8e5m2")) return Datatype::f8e5m2;
+  if (equal(name, "ncclInt8")) return Datatype::i8;
+  if (equal(name, "ncclUint8")) return Datatype::u8;
+  if (equal(name, "ncclInt32")) return Datatype::i32;
+  if (equal(name, "ncclUint32")) return Datatype::u32;
+  if (equal(name, "ncclInt64")) return Datatype::i64;
+  if (equal(name, "ncclUint64")) return Datatype::u64;
   return Datatype::unknown;
 }
 
 namespace {
 
 void stop_own(Handle handle) {
-  Communicator* c = Process::get().find(handle, handle.type());
+  const HandleType type = handle.type();
+  if (type == HandleType::none || type == HandleType::coll_api) return;  // of calls nothing is to be heard
+  Communicator* c = Process::find(handle, type);
   if (c == nullptr) return;
-  switch (handle.type()) {
-    case HandleType::group_api:
-      c->group_api_stop();
-      break;
-    case HandleType::kernel_launch:
-      c->kernel_launch_stop();
-      break;
-    case HandleType::group:
-      c->group_stop();
-      break;
-    default:
-      break;
-  }
+  if (type == HandleType::group_api)
+    c->group_api_stop();
+  else if (type == HandleType::kernel_launch)
+    c->kernel_launch_stop();
+  else if (type == HandleType::group)
+    c->group_stop();
 }
 
 }  // namespace
 
 nccl::Result stop_event(void* handle) noexcept {
-  if (!chain::is_pair(handle)) {
+  if (!chain::is_pair(handle)) [[likely]] {
     stop_own(Handle(handle));
   } else {
     const chain::Pair pair = chain::parts(handle);
@@ -96,8 +106,8 @@ nccl::Result finalize(void* context) noexcept {
 
 InitCall identified_call(int version, std::uint64_t comm_id, const char* comm_name, int nnodes, int nranks, int rank,
                          NcclLogger logger) {
-  InitCall call = anonymous_call(version);
-  call.identified = true;
+  InitCall call;
+  call.profiler_abi = static_cast<std::uint32_t>(version);
   call.comm_id = comm_id;
   call.comm_name = comm_name != nullptr ? comm_name : "";
   call.rank = static_cast<std::uint32_t>(rank);
@@ -109,6 +119,7 @@ InitCall identified_call(int version, std::uint64_t comm_id, const char* comm_na
 
 InitCall anonymous_call(int version) {
   InitCall call;
+  call.identified = false;
   call.profiler_abi = static_cast<std::uint32_t>(version);
   return call;
 }
@@ -118,7 +129,10 @@ nccl::Result open(const InitCall& call, void** context, int* mask, const chain::
   int own_mask = 0;
   void* own = nullptr;
   try {
-    own = Process::get().open(call, &own_mask);
+    if (preload_active())
+      Log(call.logger, read_config().log).info("measured by the preload library, not by the profiler plugin");
+    else
+      own = Process::get().open(call, &own_mask);
   } catch (const std::exception& e) {
     Log(call.logger, LogTarget::automatic).warn("rank %u: not measured: %s", call.rank, e.what());
   }

@@ -37,7 +37,8 @@ Handle start_own(Communicator* c, const Descriptor& d) requires requires {
     case nccl::kGroup:
       return c->group_start();
     case nccl::kColl:
-      return c->coll_start(Handle(d.parent), d.coll.send, d.coll.recv);
+      c->coll_start(Handle(d.parent), d.coll.send, d.coll.recv);
+      return {};
     case nccl::kCeColl:
       c->copy_engine_start(Handle(d.parent));
       return {};
@@ -63,7 +64,7 @@ template <typename Descriptor>
 void* start_pair(void* context, const Descriptor& d) {
   const chain::Pair parent = chain::parts(d.parent);
   Handle own;
-  if (Communicator* c = Process::get().find(Handle(chain::own_context(context)), HandleType::context); c != nullptr) {
+  if (Communicator* c = Process::find(Handle(chain::own_context(context)), HandleType::context); c != nullptr) {
     Descriptor mine = d;
     mine.parent = parent.own;
     own = start_own(c, mine);
@@ -88,7 +89,7 @@ void* start_pair(void* context, const Descriptor& d) {
 // NCCL may hold a stale handle in *handle, so it is written for every event. Returns at once when not interested.
 template <typename Descriptor>
 nccl::Result start_event(void* context, void** handle, const Descriptor* d) noexcept {
-  if (Communicator* c = Process::get().find(Handle(context), HandleType::context); c != nullptr) {
+  if (Communicator* c = Process::find(Handle(context), HandleType::context); c != nullptr) {
     *handle = start_own(c, *d).opaque();
   } else {
     *handle = chain::is_pair(context) ? start_pair(context, *d) : nullptr;

@@ -163,7 +163,7 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
   if (Batch* last = batch(current_); last != nullptr) {
     // Calls of the last batch that no launch took: inline launches have told all their buffers by now.
     if (last->all_inline()) give_up(last);
-    close_results(*last);
+    if (!last->ends_later) close_results(*last);
     current_ = kNoBatch;
     if (last->captured && last->slots == 0) free_captured_batch(last);
   }
@@ -178,10 +178,11 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
     b = &direct_batches_[serial % kDirectBatches];
     if (b->serial != kNoBatch) give_up(b);
   }
+  measures_something_.store(true, std::memory_order_relaxed);
   *b = Batch{};
   b->serial = serial;
   b->captured = captured;
-  b->first_op = tables_.announced.load(std::memory_order_relaxed);
+  b->first_op = next_op_;
   current_ = serial;
   return b;
 }
@@ -262,17 +263,6 @@ std::uint32_t Communicator::take_captured_entries(std::uint32_t entries) {
   return kNoOp;
 }
 
-template <typename F>
-void Communicator::for_each_op(const Batch& b, const F& f) {
-  if (b.captured) {
-    for (std::uint32_t i = b.first_captured; i != kNoOp; i = tables_.captured[i].next) f(tables_.captured[i]);
-  } else {
-    // Between them may be ops without a record.
-    for (std::uint64_t i = b.first_op; i < b.end_op; i++)
-      if (Op& op = tables_.direct_op(i); op.index == i && op.batch == b.serial) f(op);
-  }
-}
-
 Op* Communicator::op_of(Handle coll_api) {
   if (coll_api.type() != HandleType::coll_api || coll_api.communicator() != id_) return nullptr;
   const std::uint64_t payload = coll_api.payload();
@@ -333,7 +323,7 @@ Handle Communicator::coll_api_start(const CollApiEvent& event) {
 
 Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t index = tables_.announced.load(std::memory_order_relaxed);
+  const std::uint64_t index = next_op_;
   if (overflowed_ || index - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
     // From here on steps could differ between ranks, so nothing more of this communicator is recorded.
     if (!std::exchange(overflowed_, true))
@@ -349,14 +339,16 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
   if (pass_by(event, at)) {
     classify(event, &direct);
     direct.state.store(OpState::passed, std::memory_order_release);
-    tables_.announced.store(index + 1, std::memory_order_release);
+    next_op_ = index + 1;
+    if (!event.provisional) tables_.announced.store(next_op_, std::memory_order_release);
     const Missed reason = event.function == Function::broadcast ? Missed::unsupported_function : Missed::not_sampled;
     tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
     return {};
   }
   if (channel_ == nullptr) {
     note_unmeasured(event, &direct);
-    tables_.announced.store(index + 1, std::memory_order_release);
+    next_op_ = index + 1;
+    if (!event.provisional) tables_.announced.store(next_op_, std::memory_order_release);
     return {};
   }
 
@@ -370,6 +362,7 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
   op.captured = event.captured;
   op.send = op.recv = 0;
   op.told = 0;
+  op.refused.store(false, std::memory_order_relaxed);
   op.batch = b != nullptr ? b->serial : kNoBatch;
   classify(event, &op);
   if (op.eligible && !storable) {
@@ -377,7 +370,7 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
     op.eligible = false;
   }
   const OpState state = op.eligible ? OpState::announced : OpState::missed;
-  op.result_wanted = result_due(op, event, at);
+  op.result_wanted = event.result_follows && result_due(op, event, at);
   op.state.store(state, std::memory_order_release);
   Handle handle(HandleType::coll_api, id_, index);
   if (captured != nullptr) {
@@ -391,7 +384,8 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
     if (op.eligible) b->eligible++;
     b->results_wanted |= op.result_wanted;
   }
-  tables_.announced.store(index + 1, std::memory_order_release);
+  next_op_ = index + 1;
+  if (!event.provisional) tables_.announced.store(next_op_, std::memory_order_release);
   return handle;
 }
 
@@ -566,12 +560,12 @@ Missed Communicator::reason_not_to_gate(const Batch& b) const {
 }
 
 Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
-  if (channel_ == nullptr) return {};
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
+  t_links.launching_batch = kNoBatch;
+  if (!measures_something_.load(std::memory_order_relaxed)) return {};
   std::unique_lock lock(mutex_);
   t_links.launching_communicator = id_;
-  t_links.launching_batch = kNoBatch;
   t_links.launching_stream = stream;
   const Handle handle(HandleType::kernel_launch, id_, 0);
   Batch* b = batch(current_);
@@ -731,20 +725,30 @@ void Communicator::kernel_launch_stop() {
   t_links.launching_slot = t_links.result_slot = kNoSlot;
 }
 
+BegunCalls Communicator::hand_over_launch() {
+  const BegunCalls begun{t_links.launching_batch, t_links.result_slot, next_op_};
+  t_links.launching_slot = t_links.result_slot = kNoSlot;
+  return begun;
+}
+
 Handle Communicator::group_start() {
+  const Handle handle(HandleType::group, id_, 0);
+  // NCCL before 2.28 tells the collectives of groups that have a handle.
+  if (channel_ == nullptr) return handle;
+  if (!measures_something_.load(std::memory_order_relaxed)) return {};
   t_links.group_communicator = id_;
   t_links.group_inline = t_links.launch_valid && t_links.launch_communicator == id_;
   t_links.group_slot = t_links.group_inline ? t_links.launch_slot : kNoSlot;
   t_links.group_batch = t_links.group_inline ? t_links.launch_batch : kNoBatch;
   t_links.launch_valid = false;
-  return Handle(HandleType::group, id_, 0);
+  return handle;
 }
 
-Handle Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
+void Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
+  if (coll_api.type() != HandleType::coll_api) return;  // of a call that isn't recorded
   const std::lock_guard lock(mutex_);
-  const Handle handle(HandleType::coll, id_, 0);
   Op* op = op_of(coll_api);
-  if (op == nullptr || t_links.group_communicator != id_) return handle;
+  if (op == nullptr || t_links.group_communicator != id_) return;
   const auto send_address = reinterpret_cast<std::uint64_t>(send);
   const auto recv_address = reinterpret_cast<std::uint64_t>(recv);
   op->told++;
@@ -753,10 +757,10 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
     if (op->captured && (op->send != send_address || op->recv != recv_address) &&
         op->moved_from.load(std::memory_order_relaxed) == UINT32_MAX)
       op->moved_from.store(op->told, std::memory_order_release);
-    return handle;
+    return;
   }
   Batch* b = batch(op->batch);
-  if (b == nullptr || !op->eligible || op->state.load(std::memory_order_relaxed) != OpState::announced) return handle;
+  if (b == nullptr || !op->eligible || op->state.load(std::memory_order_relaxed) != OpState::announced) return;
   op->send = send_address;
   op->recv = recv_address;
   op->addressed = true;
@@ -764,17 +768,16 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
   if (!told_inline) t_links.group_batch = b->serial;
   const std::uint32_t index = told_inline ? t_links.group_slot : b->slot;
   // Where all launches so far told their buffers inline, this one's is still to come and will place it.
-  if (!told_inline && b->all_inline()) return handle;
+  if (!told_inline && b->all_inline()) return;
   if (index == kNoSlot || tables_.slots[index].batch != b->serial ||
       tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::open ||
       tables_.slots[index].entries.load(std::memory_order_relaxed) >= tables_.slots[index].capacity ||
       (!told_inline && !tables_.slots[index].before_callbacks)) {
     miss(op, b, Missed::ambiguous);
-    return handle;
+    return;
   }
   place(op, b, index);
   if (told_inline) tables_.slots[index].inline_entries++;
-  return handle;
 }
 
 void Communicator::copy_engine_start(Handle coll_api) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "config.hpp"
 #include "control.hpp"
@@ -32,6 +33,31 @@ struct CollApiEvent {
   int root = 0;             // of broadcast and reduce
   bool captured = false;
   Handle group_api;
+  bool provisional = false;    // NCCL may still refuse it: no record is written before end_calls()
+  bool result_follows = true;  // a result pass behind its launch would see its result
+};
+
+// A collective call whose buffers are known when it is made (the preload library).
+struct KnownCall {
+  Function function = Function::unknown;
+  Datatype datatype = Datatype::unknown;
+  std::uint64_t count = 0;  // as in the API call: elements
+  int root = 0;             // of broadcast and reduce
+  const void* send = nullptr;
+  const void* recv = nullptr;
+};
+
+// Calls on one stream from begin_calls() to end_calls().
+struct BegunCalls {
+  std::uint32_t batch = 0;
+  std::uint32_t slot = kNoSlot;  // whose results are to be measured
+  std::uint64_t end_op = 0;      // index behind the last call
+};
+
+enum class CallOutcome {
+  launched,   // NCCL's kernel is on the stream
+  launching,  // it will be, by a thread of NCCL's
+  refused,    // NCCL returned an error
 };
 
 struct CommunicatorIdentity {
@@ -64,13 +90,22 @@ class Communicator {
   void kernel_launch_stop();
   Handle group_start();
   void group_stop();
-  Handle coll_start(Handle coll_api, const void* send, const void* recv);
+  // Without a handle: nothing is to be heard of its stop.
+  void coll_start(Handle coll_api, const void* send, const void* recv);
   // The call is carried out by copy engines: no launch of a kernel and no Coll follow.
   void copy_engine_start(Handle coll_api);
 
   // What NCCL's init didn't tell, from the first event that does (struct versions 1 to 3).
   void identify(std::uint64_t comm_id, std::uint32_t rank, const char* name);
   bool identified() const { return identified_.load(std::memory_order_acquire); }
+
+  // Instead of the events above, around the call that makes NCCL launch: numbers the calls and puts one input pass over
+  // them on `stream`, with nothing to wait for; then, on the same thread, behind a launch that has been made, the
+  // result pass. Several begin_calls() may precede their end_calls(), which come in the same order.
+  BegunCalls begin_calls(std::span<const KnownCall> calls, bool captured, bool result_follows, void* stream);
+  void end_calls(const BegunCalls& begun, CallOutcome outcome, void* stream);
+  // What the collectives in flight leave in their outputs doesn't count any more: they are being aborted.
+  void void_results();
 
   // No callback follows: what is still open is given up.
   void give_up_all();
@@ -106,6 +141,7 @@ class Communicator {
     std::uint64_t first_group = 0, last_group = 0;
     std::uint32_t slot = kNoSlot;
     bool captured = false;
+    bool ends_later = false;  // its results stay open until end_calls()
     // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
     bool all_inline() const { return inline_launches == launches; }
   };
@@ -126,7 +162,15 @@ class Communicator {
   void reclaim_captured_slots();
   std::uint32_t take_captured_entries(std::uint32_t entries);
   template <typename F>
-  void for_each_op(const Batch& b, const F& f);
+  void for_each_op(const Batch& b, const F& f) {
+    if (b.captured) {
+      for (std::uint32_t i = b.first_captured; i != kNoOp; i = tables_.captured[i].next) f(tables_.captured[i]);
+    } else {
+      // Between them may be ops without a record.
+      for (std::uint64_t i = b.first_op; i < b.end_op; i++)
+        if (Op& op = tables_.direct_op(i); op.index == i && op.batch == b.serial) f(op);
+    }
+  }
   Op* op_of(Handle coll_api);
   std::uint64_t captured_payload(const Op& op) const;
   std::uint64_t input_count(const CollApiEvent& event) const;
@@ -150,6 +194,7 @@ class Communicator {
   void close_results(const Batch& b);
   // Nothing says which launch completes them.
   void drop_results(std::uint32_t slot);
+  BegunCalls hand_over_launch();
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
   void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);
@@ -181,6 +226,8 @@ class Communicator {
   // GroupApi events of the calls since the last launch.
   std::atomic<std::uint64_t> first_group_{0}, last_group_{0};
 
+  std::atomic<bool> measures_something_{false};  // a batch has been opened: launches and groups matter
+
   std::mutex untold_mutex_;  // guards the five above where nothing is measured
 
   std::mutex mutex_;
@@ -190,6 +237,7 @@ class Communicator {
   std::uint32_t direct_batches_opened_ = 0;
   std::uint32_t captured_generation_ = 0, captured_batch_at_ = 0;
   std::uint32_t current_ = kNoBatch;
+  std::uint64_t next_op_ = 0;  // index; `announced` lies behind while calls are provisional
   std::uint64_t direct_entries_used_ = 0, direct_entries_freed_ = 0;  // running totals; the arena is a ring
   std::uint64_t reclaimed_slots_ = 0;
   std::uint32_t free_captured_op_ = kNoOp;  // a list by Op::next

@@ -43,6 +43,7 @@ bool fill(void* library, CudaDriver* d, std::string* why) {
   need("cuStreamCreate", &d->stream_create);
   need("cuStreamDestroy_v2", &d->stream_destroy);
   need("cuStreamSynchronize", &d->stream_synchronize);
+  need("cuStreamIsCapturing", &d->stream_is_capturing);
   need("cuLaunchKernel", &d->launch_kernel);
   need("cuThreadExchangeStreamCaptureMode", &d->exchange_capture_mode);
   need("cuGetErrorName", &d->get_error_name);
@@ -50,6 +51,11 @@ bool fill(void* library, CudaDriver* d, std::string* why) {
     *why = std::string("libcuda.so.1 has no ") + missing + "; update the NVIDIA driver";
     return false;
   }
+  find(library, "cuDeviceGet", &d->device_get);
+  find(library, "cuDevicePrimaryCtxGetState", &d->primary_context_state);
+  find(library, "cuDevicePrimaryCtxRetain", &d->primary_context_retain);
+  if (!find(library, "cuDevicePrimaryCtxRelease_v2", &d->primary_context_release))
+    find(library, "cuDevicePrimaryCtxRelease", &d->primary_context_release);
   if (!find(library, "cuDeviceGetUuid_v2", &d->device_get_uuid)) find(library, "cuDeviceGetUuid", &d->device_get_uuid);
   if (!find(library, "cuStreamGetCaptureInfo_v3", &d->capture_info) &&
       find(library, "cuStreamGetCaptureInfo_v2", &g_capture_info_v2))

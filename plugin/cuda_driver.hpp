@@ -27,9 +27,15 @@ struct CudaDriver {
   decltype(&::cuStreamCreate) stream_create;
   CUresult (*stream_destroy)(CUstream);
   decltype(&::cuStreamSynchronize) stream_synchronize;
+  decltype(&::cuStreamIsCapturing) stream_is_capturing;
   decltype(&::cuLaunchKernel) launch_kernel;
   decltype(&::cuThreadExchangeStreamCaptureMode) exchange_capture_mode;
   decltype(&::cuGetErrorName) get_error_name;
+  // The preload library finds a communicator's context by these; the plugin does without.
+  decltype(&::cuDeviceGet) device_get;
+  decltype(&::cuDevicePrimaryCtxGetState) primary_context_state;
+  decltype(&::cuDevicePrimaryCtxRetain) primary_context_retain;
+  CUresult (*primary_context_release)(CUdevice);
   // Null where the driver is too old: captured launches are then not gated.
   CUresult (*capture_info)(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
                            const CUgraphEdgeData**, size_t*);

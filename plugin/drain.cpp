@@ -280,6 +280,7 @@ void Drain::take_replayed_result(const gate::Result& result, const Op& op) {
   // Earlier launches of a captured group may have left the result half-made.
   const Slot& slot = tables_.slots[result.slot];
   if (moved(op, result.run) || slot.result_ambiguous.load(std::memory_order_acquire) ||
+      tables_.results_void.load(std::memory_order_acquire) ||
       result.launch != slot.last_result_launch.load(std::memory_order_acquire))
     return;
   write_replay();
@@ -338,7 +339,7 @@ void Drain::end_results(const Slot& slot, Missed missed) {
   if (slot.result_failed.load(std::memory_order_acquire)) missed = Missed::launch_failed;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   std::uint32_t last = slot.last_result_launch.load(std::memory_order_acquire);
-  if (slot.result_ambiguous.load(std::memory_order_acquire)) {
+  if (slot.result_ambiguous.load(std::memory_order_acquire) || tables_.results_void.load(std::memory_order_acquire)) {
     missed = Missed::ambiguous;
     last = kNoLaunch;
   }
@@ -365,6 +366,10 @@ bool Drain::advance() {
       write_missed(&op);
     } else if (state == OpState::passed) {
       folder_.pass(op.function, op.datatype, op.count);
+    } else if (state == OpState::done && op.refused.load(std::memory_order_acquire)) {
+      held_.erase(op.ordinal);
+      op.reason = Missed::no_events;
+      write_missed(&op);
     } else if (state == OpState::done) {
       auto held = held_.extract(op.ordinal);
       Held& measured = held.mapped();

@@ -135,6 +135,15 @@ CUresult GateChannel::launch(const PassLaunch& pass, CUstream stream, std::uint3
                              nullptr);
 }
 
+bool GateChannel::capture_status(CUstream stream, bool* captured) const {
+  const ScopedContext context(cuda_, context_);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (cuda_.stream_is_capturing(stream, &status) != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+    return false;
+  *captured = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return true;
+}
+
 std::uint32_t GateChannel::workspace_of(CUstream stream) {
   std::uint32_t chosen = 0;
   for (std::uint32_t i = 0; i < kWorkspaces; i++) {

@@ -77,6 +77,10 @@ class GateChannel {
   // results say in gate::Result::launch.
   CUresult launch(const PassLaunch& pass, CUstream stream, std::uint32_t* number) const;
 
+  // Whether what is launched on `stream` becomes part of a graph. False when that can't be told: then a launch could
+  // end somebody's capture.
+  bool capture_status(CUstream stream, bool* captured) const;
+
   // The workspace of a stream: its own while there are enough, then that of the stream unused for longest. Not
   // thread-safe.
   std::uint32_t workspace_of(CUstream stream);

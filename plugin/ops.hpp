@@ -51,6 +51,7 @@ struct Op {
   // those that the gate reads.
   std::uint32_t told = 0;
   std::atomic<std::uint32_t> moved_from{UINT32_MAX};
+  std::atomic<bool> refused{false};  // NCCL returned an error for the call: what was measured doesn't count
 };
 
 enum class SlotState : std::uint32_t {
@@ -103,6 +104,8 @@ struct OpTables {
   std::atomic<std::uint64_t> slots_freed{0};
   std::atomic<std::uint32_t> graphs_released{0};  // captured slots whose graph is gone, so far
   std::atomic<std::uint32_t> slots_drained{0};    // of these, those of which no result is left, so far
+
+  std::atomic<bool> results_void{false};  // results that are still in flight may be half-made
 
   // Collectives that never became an op or a record, by reason.
   std::atomic<std::uint64_t> uncounted[static_cast<std::size_t>(Missed::count_)] = {};

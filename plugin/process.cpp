@@ -63,7 +63,10 @@ Process& Process::get() {
 Process::Process() {
   shared_.graph_gone = &Process::graph_gone;
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
-  pthread_atfork(nullptr, nullptr, [] { get().forked_.store(true); });
+  pthread_atfork(nullptr, nullptr, [] {
+    get().forked_.store(true);
+    for (LiveCommunicator& live : g_live_communicators) live.context_tag.store(0);
+  });
   std::atexit([] { get().at_exit(); });
 }
 
@@ -98,7 +101,7 @@ void* Process::open(const InitCall& call, int* mask) {
   std::string why;
   std::unique_ptr<GateChannel> channel;
   Missed unmeasured = Missed::none;
-  if (call.profiler_abi < kFirstMeasuredAbi) {
+  if (tells_too_late(call.profiler_abi)) {
     unmeasured = Missed::unsupported_nccl;
   } else {
     if (const CudaDriver* cuda = CudaDriver::load(&why); cuda != nullptr)
@@ -155,7 +158,7 @@ void* Process::open(const InitCall& call, int* mask) {
   if (unmeasured == Missed::none) measured_++;
   *mask = joint_mask(call);
   const bool first_of_old_nccl = unmeasured == Missed::unsupported_nccl && !std::exchange(old_nccl_reported_, true);
-  entry->live.store(entry->communicator.get(), std::memory_order_release);
+  set_live(entry, entry->communicator.get());
   wake_.notify_all();
   lock.unlock();
   if (first_of_old_nccl)
@@ -172,7 +175,9 @@ void* Process::open(const InitCall& call, int* mask) {
         "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
         "records)%s",
         kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
-        config.launch_blocking ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured" : "");
+        config.launch_blocking && call.profiler_abi != 0
+            ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured"
+            : "");
   }
   return Handle(HandleType::context, id, 0).opaque();
 }
@@ -181,7 +186,7 @@ void* Process::open(const InitCall& call, int* mask) {
 int Process::joint_mask(const InitCall& call) const {
   if (measured_ > 0) return activation_mask(call.profiler_abi);
   if (open_ == 0) return 0;
-  return static_cast<int>(call.profiler_abi < kFirstMeasuredAbi ? nccl::kColl : nccl::kCollApi);
+  return static_cast<int>(tells_too_late(call.profiler_abi) ? nccl::kColl : nccl::kCollApi);
 }
 
 // Whether the communicator is to be measured, by what is known before its first call.
@@ -204,6 +209,15 @@ Role Process::role_of(const InitCall& call, const Config& config, const Log& log
              static_cast<unsigned long long>(call.comm_id), call.nranks,
              call.comm_name[0] == '\0' ? "no name" : call.comm_name, by);
   return role;
+}
+
+void Process::set_live(Entry* entry, Communicator* communicator) {
+  entry->live.store(communicator, std::memory_order_release);
+  LiveCommunicator& live = g_live_communicators[static_cast<std::size_t>(entry - entries_.data())];
+  live.context_tag.store(0, std::memory_order_release);
+  if (communicator == nullptr) return;
+  live.communicator.store(communicator, std::memory_order_relaxed);
+  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
 }
 
 Process::Entry* Process::free_entry() {
@@ -329,7 +343,7 @@ void Process::close(void* context) {
       quiescent = entry.drain->settled() && !communicator->graphs_alive();
       summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
     }
-    entry.live.store(nullptr, std::memory_order_release);
+    set_live(&entry, nullptr);
     entry.drain.reset();
     entry.pending.reset();
     if (communicator->channel() != nullptr) measured_--;
@@ -370,7 +384,7 @@ void Process::graph_gone(void* token) {
   const Handle handle(token);
   // Taken by init and finalize for long, by CUDA's thread here: no callback of NCCL is on this path.
   const std::lock_guard lock(process.mutex_);
-  if (Communicator* c = process.find(handle, HandleType::context); c != nullptr)
+  if (Communicator* c = find(handle, HandleType::context); c != nullptr)
     c->release_captured_slot(static_cast<std::uint32_t>(handle.payload()));
 }
 

@@ -20,13 +20,20 @@ namespace gradprobe {
 
 // What NCCL tells in init.
 struct InitCall {
-  bool identified = false;  // false: the first event tells comm_id, name and rank
+  bool identified = true;  // false: the first event tells comm_id, name and rank
   std::uint64_t comm_id = 0;
   const char* comm_name = "";
   std::uint32_t rank = 0, nranks = 0, nnodes = 0;
-  std::uint32_t profiler_abi = 0;
+  std::uint32_t profiler_abi = 0;  // 0: the preload library
   NcclLogger logger = nullptr;
 };
+
+// What callbacks find communicators by: a table of its own, so that a look-up is a load and a comparison.
+struct LiveCommunicator {
+  std::atomic<std::uint64_t> context_tag{0};  // Handle::tag() of its context; 0: none
+  std::atomic<Communicator*> communicator{nullptr};
+};
+inline constinit std::array<LiveCommunicator, kMaxCommunicators> g_live_communicators{};
 
 class Process {
  public:
@@ -37,18 +44,13 @@ class Process {
   // nothing can be measured its collectives are recorded without values. `*mask` gets the events that NCCL shall
   // report. Allocates, locks, calls CUDA: only for init.
   void* open(const InitCall& call, int* mask);
+  bool forked() const { return forked_.load(std::memory_order_relaxed); }
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
 
   // The communicator of a context or an event handle of the given type; null when there is none any more, for anything
   // else (a null handle has type none), and in a forked child.
-  Communicator* find(Handle handle, HandleType type) {
-    if (handle.type() != type || type == HandleType::none || forked_.load(std::memory_order_relaxed)) return nullptr;
-    const CommunicatorId id = handle.communicator();
-    const Entry& entry = entries_[id.index];
-    Communicator* c = entry.live.load(std::memory_order_acquire);
-    return entry.generation.load(std::memory_order_relaxed) == id.generation ? c : nullptr;
-  }
+  static Communicator* find(Handle handle, HandleType type);
 
  private:
   // What a ring needs that is made after init.
@@ -57,7 +59,7 @@ class Process {
     RingIdentity identity;
   };
   struct Entry {
-    std::atomic<Communicator*> live{nullptr};  // what callbacks use
+    std::atomic<Communicator*> live{nullptr};  // while it is open; callbacks use g_live_communicators
     // Kept after close until the entry is used again: another thread's last event may just be ending in it.
     std::unique_ptr<Communicator> communicator;
     std::unique_ptr<Drain> drain;  // null while the communicator isn't identified
@@ -75,6 +77,7 @@ class Process {
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
   static void make_pending_ring(Entry* entry);
+  void set_live(Entry* entry, Communicator* communicator);
   Entry* free_entry();
   void at_exit();
   void wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock);
@@ -95,13 +98,25 @@ class Process {
   std::atomic<bool> forked_{false};
 };
 
+inline Communicator* Process::find(Handle handle, HandleType type) {
+  constexpr std::uint64_t kOfCommunicator = (1u << 17) - 1;
+  const std::uint64_t tag = handle.tag();
+  const LiveCommunicator& live = g_live_communicators[tag & (kMaxCommunicators - 1)];
+  const std::uint64_t expected = live.context_tag.load(std::memory_order_acquire);
+  if (type != HandleType::context && (handle.type() != type || type == HandleType::none)) return nullptr;
+  const bool same = type == HandleType::context ? tag == expected : ((tag ^ expected) & kOfCommunicator) == 0;
+  return same && expected != 0 ? live.communicator.load(std::memory_order_relaxed) : nullptr;
+}
+
 // The events by which gradprobe measures; of v6 CeColl, all that follows the call of a collective that copy engines
 // carry out.
 constexpr int activation_mask(std::uint32_t profiler_abi) {
   const std::uint64_t all = nccl::kGroup | nccl::kColl | nccl::kGroupApi | nccl::kCollApi | nccl::kKernelLaunch;
   return static_cast<int>(profiler_abi >= 6 ? all | nccl::kCeColl : all);
 }
-// Struct version from which on NCCL tells the stream before the launch.
-inline constexpr std::uint32_t kFirstMeasuredAbi = 5;
+// Before struct version 5 NCCL tells nothing before the launch. 0: the calls come from the preload library.
+constexpr bool tells_too_late(std::uint32_t profiler_abi) {
+  return profiler_abi != 0 && profiler_abi < 5;
+}
 
 }  // namespace gradprobe

@@ -1,8 +1,10 @@
-// The subcommands. Each returns the exit code: 0, or 2 after one line on stderr.
+// The subcommands. Each returns the exit code: 0, or 2 after one line on stderr; others say so.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gradprobe::tool {
@@ -48,5 +50,34 @@ struct CompareOptions {
   bool fail_on_findings = false;
 };
 int compare(const CompareOptions& options);
+
+struct DoctorOptions {
+  std::vector<std::string> command;  // looked at, never run
+  int pid = 0;                       // a running process instead; 0: none
+  bool json = false;
+};
+// 1: there is something to fix.
+int doctor(const DoctorOptions& options);
+
+struct RunOptions {
+  std::vector<std::string> command;                           // one word at least
+  std::string folder;                                         // empty: GRADPROBE_DIR, else a new one
+  std::vector<std::pair<std::string, std::string>> settings;  // variables and their values
+  bool preload = false;
+  bool chain = false;
+  bool quiet = false;  // no summary
+};
+// The exit code is the command's, as a shell gives it; 2 when it was not started because of the options.
+int run(const RunOptions& options);
+
+struct ControlOptions {
+  std::string folder;
+  std::optional<bool> measure;
+  std::optional<std::uint64_t> every, result_every, from_step;
+  bool reset = false;
+  bool changes() const { return measure || every || result_every; }
+  bool shows_only() const { return !reset && !changes(); }
+};
+int control(const ControlOptions& options);
 
 }  // namespace gradprobe::tool

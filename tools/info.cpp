@@ -70,15 +70,17 @@ void print_header(const FileHeader& h) {
   const std::string comm_name = printable(field_text(h.comm_name));
   field("communicator", hex(h.comm_id) + (comm_name.empty() ? "" : " \"" + comm_name + "\"") +
                             (h.comm_ordinal > 0 ? fmt::format(", number {} of this process", h.comm_ordinal) : ""));
-  field("rank", fmt::format("{} of {}, {} node(s)", h.rank, h.nranks, h.nnodes));
+  field("rank", fmt::format("{} of {}", h.rank, h.nranks) +
+                    (h.nnodes > 0 ? fmt::format(", {} node(s)", h.nnodes) : std::string()));
   field("process",
         fmt::format("{} on {}, job \"{}\"", h.pid, printable(field_text(h.host)), printable(field_text(h.job))));
   const bool has_device =
       std::any_of(std::begin(h.device_uuid), std::end(h.device_uuid), [](auto b) { return b != 0; });
   field("device", has_device ? fmt::format("{} ({})", printable(field_text(h.device_name)), uuid_text(h.device_uuid))
                              : std::string("none"));
-  field("writer", fmt::format("gradprobe {}, NCCL profiler interface v{}", printable(field_text(h.plugin_version)),
-                              h.profiler_abi));
+  field("writer",
+        fmt::format("gradprobe {}, ", printable(field_text(h.plugin_version))) +
+            (h.profiler_abi == 0 ? "preload library" : fmt::format("NCCL profiler interface v{}", h.profiler_abi)));
   field("started", when(h.start_time_ns));
   field("format", fmt::format("version {}, {} records of {} bytes, sketch of {} floats, seed {:#x}", h.version,
                               h.capacity, h.record_bytes, h.sketch_floats, h.sketch_seed));

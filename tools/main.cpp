@@ -1,4 +1,4 @@
-// gradprobe: reads the rings that the plugin writes.
+// gradprobe: starts and looks at training runs, and reads the rings that the plugin writes.
 #include <signal.h>
 
 #include <algorithm>
@@ -7,11 +7,14 @@
 #include <charconv>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <sstream>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 
 #include "commands.hpp"
+#include "control_file.hpp"
 #include "output.hpp"
 
 namespace gradprobe::tool {
@@ -71,13 +74,122 @@ CLI::Option* add_step_option(CLI::App& command, std::string& text) {
       });
 }
 
-int run(int argc, char** argv) {
-  CLI::App app{"Reads gradprobe ring files: what every rank's gradient was before NCCL averaged it away.", "gradprobe"};
+// The words behind "--" of doctor and run are another program's: CLI11 must not see them.
+std::vector<std::string> take_command(int* argc, char** argv) {
+  std::vector<std::string> command;
+  if (*argc < 2 || (std::string_view(argv[1]) != "doctor" && std::string_view(argv[1]) != "run")) return command;
+  for (int i = 2; i < *argc; i++) {
+    if (std::string_view(argv[i]) != "--") continue;
+    command.assign(argv + i + 1, argv + *argc);
+    *argc = i;
+  }
+  return command;
+}
+
+CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Look at a training command's surroundings and say what to fix before it can be measured");
+  command->add_option("--pid", options.pid, "Look at this running process instead of a command")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command->add_flag("--json", options.json, "One JSON object: facts and fixes");
+  command->footer(
+      "gradprobe doctor [options] -- COMMAND...\n"
+      "The command is never run: its files are looked at. If it is Python, that interpreter is asked for sys.path;\n"
+      "the CUDA driver, gradprobe's plugin and a NCCL that doesn't tell its version are loaded in a child process.\n"
+      "Exit codes: 0 nothing to fix; 1 something to fix; 2 wrong usage.");
+  return command;
+}
+
+// Options of run that are variables of the plugin.
+struct RunSetting {
+  const char* option;
+  const char* variable;
+  const char* description;
+};
+constexpr RunSetting kRunSettings[] = {
+    {"--every", "GRADPROBE_EVERY", "Measure every N-th step"},
+    {"--result-every", "GRADPROBE_RESULT_EVERY", "Also measure results in every N-th step; 0: never"},
+    {"--sketch", "GRADPROBE_SKETCH", "Floats per sketch: 0, 256, 512, 1024, 2048, 4096"},
+    {"--comms", "GRADPROBE_COMMS", "Communicators to measure"},
+    {"--collectives", "GRADPROBE_COLLECTIVES", "Collectives to measure"},
+    {"--dtypes", "GRADPROBE_DTYPES", "Datatypes to measure"},
+    {"--min-count", "GRADPROBE_MIN_COUNT", "Smallest input to measure, in elements"},
+    {"--ring-mb", "GRADPROBE_RING_MB", "MiB per ring file"},
+    {"--job", "GRADPROBE_JOB", "Name of the job"},
+};
+
+CLI::App* add_run(CLI::App& app, RunOptions& options) {
+  CLI::App* command = app.add_subcommand("run", "Run a training command measured, then print the comparison's summary");
+  command
+      ->add_option("--dir", options.folder,
+                   "Folder for the ring files: a new or an empty one [GRADPROBE_DIR, else "
+                   "gradprobe-runs/TIME-PID]")
+      ->check(check_not_empty);
+  for (const RunSetting& setting : kRunSettings)
+    command
+        ->add_option_function<std::string>(
+            setting.option,
+            [&options, &setting](const std::string& value) { options.settings.emplace_back(setting.variable, value); },
+            std::string(setting.description) + " (" + setting.variable + ")")
+        ->check(check_not_empty);
+  command->add_flag("--preload", options.preload, "For NCCL older than 2.28: measure through LD_PRELOAD");
+  command->add_flag("--chain", options.chain,
+                    "Keep the profiler plugin that NCCL_PROFILER_PLUGIN names, behind gradprobe");
+  command->add_flag("--quiet", options.quiet, "No summary at the end");
+  command->footer(
+      "gradprobe run [options] -- COMMAND...\n"
+      "What gradprobe prints goes to stderr; stdout is the command's. Started once for each rank (torchrun, mpirun, "
+      "srun),\n"
+      "all ranks share one folder (--dir, GRADPROBE_DIR or the job's name) and rank 0 prints.\n"
+      "Exit codes: the command's; 128+N when signal N ended it; 127 not found; 126 not executable; 2 wrong usage, a\n"
+      "folder that is in use, or no plugin: nothing was run.");
+  return command;
+}
+
+CLI::App* add_control(CLI::App& app, ControlOptions& options) {
+  CLI::App* command = app.add_subcommand(
+      "control", "Change what running processes measure, within a second or so; without options: show it");
+  command->add_option("dir", options.folder, "The folder of the run's ring files")->required()->check(check_not_empty);
+  command
+      ->add_option_function<std::string>(
+          "switch", [&options](const std::string& value) { options.measure = value == "on"; }, "on or off")
+      ->check(CLI::IsMember({"on", "off"}));
+  const auto number = [command](const char* name, std::optional<std::uint64_t>& value, std::uint64_t low,
+                                std::uint64_t high, const char* text) {
+    return command->add_option(name, value, text)->check(CLI::Range(low, high))->type_name("N");
+  };
+  constexpr std::uint64_t kRarest = ControlSettings::kRarest;
+  number("--every", options.every, 1, kRarest, "Measure every N-th step");
+  number("--result-every", options.result_every, 0, kRarest, "Measure results in every N-th step; 0: never");
+  number("--from-step", options.from_step, 0, UINT64_MAX,
+         "The change holds from step N on, so that all ranks make it in the same step; 0: at once");
+  command->add_flag("--reset", options.reset, "Remove the file: as the processes' environment says");
+  command->footer("Exit codes: 0 done; 2 wrong usage, or a file that can't be read or written.");
+  return command;
+}
+
+int run_tool(int argc, char** argv) {
+  CLI::App app{
+      "Measures every rank's gradient before NCCL averages it away, and compares the ranks: run, doctor and control "
+      "for\n"
+      "training runs, compare, dump and info for what they recorded.",
+      "gradprobe"};
   app.set_version_flag("--version", "gradprobe " GRADPROBE_VERSION);
   app.require_subcommand(0, 1);
   app.footer(
       "Exit codes: 0 done; 2 wrong usage, or a file that can't be read or is no ring (one line on stderr);\n"
-      "1 only from compare --fail-on-findings.");
+      "1 only from compare --fail-on-findings and doctor; run gives its command's.");
+
+  const bool has_command = std::any_of(argv + std::min(argc, 2), argv + argc,
+                                       [](const char* word) { return std::string_view(word) == "--"; });
+  DoctorOptions doctor_options;
+  RunOptions run_options;
+  ControlOptions control_options;
+  run_options.command = doctor_options.command = take_command(&argc, argv);
+  CLI::App* run_command = add_run(app, run_options);
+  CLI::App* doctor_command = add_doctor(app, doctor_options);
+  CLI::App* control_command = add_control(app, control_options);
 
   DumpOptions dump_options;
   std::string dump_steps;
@@ -148,8 +260,29 @@ int run(int argc, char** argv) {
     return kExitError;
   }
   if (app.get_subcommands().empty()) {
-    print_note("command line: no command; choose dump, info or compare, or see gradprobe --help");
+    print_note("command line: no command; choose run, doctor, control, compare, dump or info, or see gradprobe --help");
     return kExitError;
+  }
+  if (doctor_command->parsed()) {
+    if (!has_command || !doctor_options.command.empty()) return doctor(doctor_options);
+    print_note("command line: doctor: no command behind --; give the one that trains, or leave -- out");
+    return kExitError;
+  }
+  if (run_command->parsed()) {
+    if (!run_options.command.empty()) return run(run_options);
+    print_note("command line: run: no command; write it behind --, as in gradprobe run -- torchrun train.py");
+    return kExitError;
+  }
+  if (control_command->parsed()) {
+    if (control_options.reset && (control_options.from_step || control_options.changes())) {
+      print_note("command line: control: --reset goes alone; leave the other options out");
+      return kExitError;
+    }
+    if (control_options.from_step && control_options.shows_only()) {
+      print_note("command line: control: --from-step needs a change; add on, off, --every or --result-every");
+      return kExitError;
+    }
+    return control(control_options);
   }
   if (dump_command->parsed()) return dump(dump_options);
   if (info_command->parsed()) return info(info_path);
@@ -164,7 +297,7 @@ int main(int argc, char** argv) {
   // A reader that goes away (| head) is then a failed write, not a death by signal.
   signal(SIGPIPE, SIG_IGN);
   try {
-    const int code = run(argc, argv);
+    const int code = run_tool(argc, argv);
     flush_output();
     return code;
   } catch (const OutputClosed& closed) {

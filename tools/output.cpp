@@ -3,14 +3,23 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gradprobe/ring_format.hpp>
 
 namespace gradprobe::tool {
+namespace {
+std::FILE* g_output = stdout;
+}  // namespace
+
+OutputTo::OutputTo(std::FILE* stream) : before_(std::exchange(g_output, stream)) {}
+OutputTo::~OutputTo() {
+  g_output = before_;
+}
 
 void print_line(std::string_view line) {
-  if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fputc('\n', stdout) == EOF) {
+  if (std::fwrite(line.data(), 1, line.size(), g_output) != line.size() || std::fputc('\n', g_output) == EOF) {
     throw OutputClosed(errno);
   }
 }
@@ -32,7 +41,7 @@ const char* output_advice(int error) {
 }
 
 void flush_output() {
-  if (std::fflush(stdout) != 0) throw OutputClosed(errno);
+  if (std::fflush(g_output) != 0) throw OutputClosed(errno);
 }
 
 void print_note(std::string_view text) {

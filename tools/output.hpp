@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,18 @@ class OutputClosed {
 
  private:
   int error_;
+};
+
+// While it lives, print_line() and print_json() write to another stream than stdout.
+class OutputTo {
+ public:
+  explicit OutputTo(std::FILE* stream);
+  ~OutputTo();
+  OutputTo(const OutputTo&) = delete;
+  OutputTo& operator=(const OutputTo&) = delete;
+
+ private:
+  std::FILE* before_;
 };
 
 // One line to stdout. Throws OutputClosed.

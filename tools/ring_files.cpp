@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "control_file.hpp"
+
 namespace gradprobe::tool {
 namespace fs = std::filesystem;
 namespace {
@@ -72,7 +74,7 @@ void open_folder(const std::string& path, RingFiles& found) {
     if (it->is_directory(ignored)) continue;
     if (it->path().extension() == ".ring")
       rings.push_back(it->path());
-    else
+    else if (it->path().filename() != kControlFile)
       others++;
   }
   if (ec) {

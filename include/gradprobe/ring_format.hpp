@@ -129,11 +129,12 @@ struct FileHeader {
   std::uint64_t capacity;               //   24  records
   std::uint64_t features_compatible;    //   32  unknown bits may be ignored
   std::uint64_t features_incompatible;  //   40  unknown bits: refuse
-  std::uint64_t comm_id;                //   48  NCCL's commHash, equal on all ranks of the communicator
+  std::uint64_t comm_id;                //   48  equal on all ranks of the communicator: NCCL's commHash, or (preload
+                                        //       library) a hash of how it was made
   std::uint32_t rank;                   //   56
   std::uint32_t nranks;                 //   60
-  std::uint32_t nnodes;                 //   64
-  std::uint32_t profiler_abi;           //   68  5 for ncclProfiler_v5, ...
+  std::uint32_t nnodes;                 //   64  0: unknown
+  std::uint32_t profiler_abi;           //   68  5 for ncclProfiler_v5, ...; 0: the preload library
   std::uint64_t sketch_seed;            //   72  GRADPROBE_SEED; equal on all ranks
   std::uint64_t start_time_ns;          //   80  CLOCK_REALTIME at creation
   std::uint32_t pid;                    //   88

@@ -15,6 +15,9 @@ prefix=$work/prefix
 [[ -x $prefix/bin/gradprobe ]] || fail "no bin/gradprobe"
 [[ $("$prefix/bin/gradprobe" --version) == *"$version"* ]] || fail "bin/gradprobe --version doesn't say $version"
 [[ -n $(find "$prefix/lib" -name libnccl-profiler-gradprobe.so) ]] || fail "no lib/libnccl-profiler-gradprobe.so"
+(cd "$work" && "$prefix/bin/gradprobe" run --quiet -- env) >"$work/run.log" 2>/dev/null || fail "gradprobe run env"
+grep -qxE "NCCL_PROFILER_PLUGIN=.*/prefix/lib.*/libnccl-profiler-gradprobe.so" "$work/run.log" ||
+  fail "gradprobe run doesn't find the installed plugin"
 for header in "$(dirname "$0")"/../../include/gradprobe/*.hpp; do
   cmp -s "$header" "$prefix/include/gradprobe/$(basename "$header")" || fail "not installed: $(basename "$header")"
 done

@@ -10,10 +10,33 @@ namespace {
 class ConfigTest : public ::testing::Test {
  protected:
   void TearDown() override {
-    for (const char* name :
-         {"GRADPROBE", "GRADPROBE_DIR", "GRADPROBE_JOB", "GRADPROBE_RING_MB", "GRADPROBE_SKETCH", "GRADPROBE_SEED",
-          "GRADPROBE_GATE_TIMEOUT", "GRADPROBE_MAX_CTAS", "GRADPROBE_ZEROS", "GRADPROBE_OPS_PER_STEP", "GRADPROBE_LOG",
-          "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "CUDA_LAUNCH_BLOCKING"})
+    for (const char* name : {"GRADPROBE",
+                             "GRADPROBE_DIR",
+                             "GRADPROBE_JOB",
+                             "GRADPROBE_RING_MB",
+                             "GRADPROBE_SKETCH",
+                             "GRADPROBE_SEED",
+                             "GRADPROBE_GATE_TIMEOUT",
+                             "GRADPROBE_MAX_CTAS",
+                             "GRADPROBE_ZEROS",
+                             "GRADPROBE_OPS_PER_STEP",
+                             "GRADPROBE_LOG",
+                             "GRADPROBE_COLLECTIVES",
+                             "GRADPROBE_MIN_COUNT",
+                             "GRADPROBE_DTYPES",
+                             "GRADPROBE_COMMS",
+                             "GRADPROBE_EVERY",
+                             "GRADPROBE_RESULT_EVERY",
+                             "GRADPROBE_RESULT",
+                             "GRADPROBE_CONTROL",
+                             "SLURM_JOB_ID",
+                             "TORCHELASTIC_RUN_ID",
+                             "CUDA_LAUNCH_BLOCKING",
+                             "GROUP_WORLD_SIZE",
+                             "SLURM_JOB_NUM_NODES",
+                             "SLURM_NNODES",
+                             "WORLD_SIZE",
+                             "LOCAL_WORLD_SIZE"})
       unsetenv(name);
   }
 };
@@ -28,7 +51,49 @@ TEST_F(ConfigTest, Defaults) {
   EXPECT_EQ(c.sketch_floats, 1024u);
   EXPECT_EQ(c.gate_timeout_ms, 100u);
   EXPECT_FALSE(c.launch_blocking);
+  EXPECT_EQ(c.selection.functions, Selection::kAllFunctions);
+  EXPECT_EQ(c.selection.min_count, 0u);
+  EXPECT_EQ(c.sampling, Sampling());
+  EXPECT_EQ(c.control_file, c.directory + "/control");
+  EXPECT_EQ(c.job_nodes, 0u);
   EXPECT_TRUE(c.warnings.empty());
+}
+
+TEST_F(ConfigTest, ChoicesAreTaken) {
+  setenv("GRADPROBE_DIR", "/some/where", 1);
+  setenv("GRADPROBE_COLLECTIVES", "AllReduce", 1);
+  setenv("GRADPROBE_MIN_COUNT", "1000", 1);
+  setenv("GRADPROBE_DTYPES", "bf16", 1);
+  setenv("GRADPROBE_COMMS", "!size=2", 1);
+  setenv("GRADPROBE_EVERY", "10", 1);
+  setenv("GRADPROBE_RESULT", "7", 1);
+  Config c = read_config();
+  EXPECT_TRUE(c.warnings.empty());
+  EXPECT_EQ(c.selection.functions, Selection::bit(Function::all_reduce));
+  EXPECT_EQ(c.selection.min_count, 1000u);
+  EXPECT_EQ(c.selection.datatypes, Selection::bit(Datatype::bf16));
+  EXPECT_EQ(c.comms.answer(1, "", 2), CommFilter::Answer::leave_out);
+  EXPECT_EQ(c.sampling, (Sampling{.measure = true, .every = 10, .result_every = 7, .from_step = 0}));
+  EXPECT_EQ(c.control_file, "/some/where/control");
+  setenv("GRADPROBE_RESULT_EVERY", "9", 1);  // the newer name counts
+  setenv("GRADPROBE_CONTROL", "/else/where", 1);
+  c = read_config();
+  EXPECT_EQ(c.sampling.result_every, 9u);
+  EXPECT_EQ(c.control_file, "/else/where");
+  for (const char* line : {"GRADPROBE_COLLECTIVES=AllReduce\n", "GRADPROBE_DTYPES=bf16\n", "GRADPROBE_COMMS=!size=2\n",
+                           "GRADPROBE_EVERY=10\n", "GRADPROBE_RESULT_EVERY=9\n", "GRADPROBE_MIN_COUNT=1000\n"})
+    EXPECT_NE(c.text().find(line), std::string::npos) << line;
+}
+
+TEST_F(ConfigTest, NodesOfTheJob) {
+  setenv("WORLD_SIZE", "12", 1);
+  EXPECT_EQ(read_config().job_nodes, 0u);
+  setenv("LOCAL_WORLD_SIZE", "8", 1);
+  EXPECT_EQ(read_config().job_nodes, 2u);
+  setenv("SLURM_NNODES", "3", 1);
+  EXPECT_EQ(read_config().job_nodes, 3u);
+  setenv("GROUP_WORLD_SIZE", "4", 1);
+  EXPECT_EQ(read_config().job_nodes, 4u);
 }
 
 TEST_F(ConfigTest, ValuesAreTaken) {
@@ -53,10 +118,20 @@ TEST_F(ConfigTest, ValuesAreTaken) {
 }
 
 TEST_F(ConfigTest, ImpossibleValuesAreNamedOnceEachAndDefaultsTaken) {
-  const char* bad[][2] = {{"GRADPROBE_RING_MB", "0"},    {"GRADPROBE_SKETCH", "1000"},
-                          {"GRADPROBE_SEED", "-1"},      {"GRADPROBE_GATE_TIMEOUT", "1s"},
-                          {"GRADPROBE_MAX_CTAS", "257"}, {"GRADPROBE_ZEROS", "yes"},
-                          {"GRADPROBE_LOG", "loud"},     {"GRADPROBE_OPS_PER_STEP", "99999999999999999999999"}};
+  const char* bad[][2] = {{"GRADPROBE_RING_MB", "0"},
+                          {"GRADPROBE_SKETCH", "1000"},
+                          {"GRADPROBE_SEED", "-1"},
+                          {"GRADPROBE_GATE_TIMEOUT", "1s"},
+                          {"GRADPROBE_MAX_CTAS", "257"},
+                          {"GRADPROBE_ZEROS", "yes"},
+                          {"GRADPROBE_COLLECTIVES", "allreduce,sum"},
+                          {"GRADPROBE_DTYPES", "half"},
+                          {"GRADPROBE_COMMS", "size"},
+                          {"GRADPROBE_EVERY", "0"},
+                          {"GRADPROBE_RESULT_EVERY", "-1"},
+                          {"GRADPROBE_MIN_COUNT", "1k"},
+                          {"GRADPROBE_LOG", "loud"},
+                          {"GRADPROBE_OPS_PER_STEP", "99999999999999999999999"}};
   for (const auto& b : bad) setenv(b[0], b[1], 1);
   const Config c = read_config();
   ASSERT_EQ(c.warnings.size(), std::size(bad));

@@ -48,8 +48,13 @@ TEST(CommandLine, Errors) {
 }
 
 TEST(CommandLine, HelpAndVersion) {
-  for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"--help"}, {"dump", "--help"}, {"info", "--help"}, {"compare", "--help"}}) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--help"},
+                                                    {"dump", "--help"},
+                                                    {"info", "--help"},
+                                                    {"compare", "--help"},
+                                                    {"doctor", "--help"},
+                                                    {"run", "--help"},
+                                                    {"control", "--help"}}) {
     const Outcome o = run_tool(arguments);
     EXPECT_EQ(o.exit_code, 0);
     EXPECT_NE(o.out.find("Exit codes"), std::string::npos);
@@ -80,6 +85,18 @@ TEST(Output, ThatCannotBeWrittenIsAnError) {
     EXPECT_NE(closed.err.find("standard output: can't write: Bad file descriptor; it is closed"), std::string::npos)
         << closed.err;
     EXPECT_EQ(lines(closed.err).size(), 1u) << closed.err;
+  }
+}
+
+TEST(Output, OfDoctorAndControlThatCannotBeWrittenIsAnError) {
+  TemporaryFolder folder;
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"doctor"}, {"doctor", "--json"}, {"control", folder.path()}}) {
+    for (const std::string& unwritable : {std::string("/dev/full"), kClosed}) {
+      const Outcome o = Tool(arguments, unwritable).wait();
+      EXPECT_EQ(o.exit_code, 2) << arguments[0];
+      EXPECT_EQ(lines(o.err).size(), 1u) << o.err;
+    }
   }
 }
 

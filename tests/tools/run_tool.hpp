@@ -60,13 +60,20 @@ struct Outcome {
 
 inline const std::string kClosed = "closed";
 
+// What a process has otherwise than this one.
+struct Surroundings {
+  std::vector<std::string> environment;  // "NAME=value" sets, "NAME" unsets
+  std::string folder;                    // working folder
+  std::string program = GRADPROBE_TOOL;
+};
+
 // A gradprobe process; its output goes to files, or to `stdout_path` and `stderr_path`; kClosed closes them.
 class Tool {
  public:
   explicit Tool(const std::vector<std::string>& arguments, const std::string& stdout_path = {},
-                const std::string& stderr_path = {}) {
+                const std::string& stderr_path = {}, const Surroundings& surroundings = {}) {
     out_path_ = stdout_path.empty() ? folder_ / "out" : stdout_path;
-    std::vector<std::string> words = {GRADPROBE_TOOL};
+    std::vector<std::string> words = {surroundings.program};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -77,6 +84,7 @@ class Tool {
     if (pid_ == 0) {
       redirect(STDOUT_FILENO, out_path_, O_APPEND);
       redirect(STDERR_FILENO, err_path_, O_TRUNC);
+      surround(surroundings);
       execv(argv[0], argv.data());
       _exit(127);
     }
@@ -91,6 +99,7 @@ class Tool {
   Tool& operator=(const Tool&) = delete;
 
   void signal(int number) const { kill(pid_, number); }
+  pid_t pid() const { return pid_; }
   std::string output_so_far() const { return contents(out_path_); }
 
   // Waits until `text` was printed; false after ten seconds.
@@ -114,6 +123,16 @@ class Tool {
   }
 
  private:
+  static void surround(const Surroundings& surroundings) {
+    for (const std::string& entry : surroundings.environment) {
+      const std::size_t equals = entry.find('=');
+      if (equals == std::string::npos)
+        unsetenv(entry.c_str());
+      else
+        setenv(entry.substr(0, equals).c_str(), entry.c_str() + equals + 1, 1);
+    }
+    if (!surroundings.folder.empty() && chdir(surroundings.folder.c_str()) != 0) _exit(126);
+  }
   static void redirect(int to, const std::string& path, int flags) {
     if (path == kClosed) {
       close(to);
@@ -128,8 +147,8 @@ class Tool {
   pid_t pid_ = -1;
 };
 
-inline Outcome run_tool(const std::vector<std::string>& arguments) {
-  return Tool(arguments).wait();
+inline Outcome run_tool(const std::vector<std::string>& arguments, const Surroundings& surroundings = {}) {
+  return Tool(arguments, {}, {}, surroundings).wait();
 }
 
 }  // namespace gradprobe::test
