@@ -59,16 +59,19 @@ Datatype datatype_of(const char* name) {
 namespace {
 
 void stop_own(Handle handle) {
-  const HandleType type = handle.type();
-  if (type == HandleType::none || type == HandleType::coll_api) return;  // of calls nothing is to be heard
-  Communicator* c = Process::find(handle, type);
-  if (c == nullptr) return;
-  if (type == HandleType::group_api)
-    c->group_api_stop();
-  else if (type == HandleType::kernel_launch)
-    c->kernel_launch_stop();
-  else if (type == HandleType::group)
-    c->group_stop();
+  switch (handle.type()) {
+    case HandleType::group_api:
+      Communicator::group_api_stop();
+      break;
+    case HandleType::kernel_launch:
+      if (Communicator* c = Process::find(handle, HandleType::kernel_launch); c != nullptr) c->kernel_launch_stop();
+      break;
+    case HandleType::group:
+      if (Communicator* c = Process::find(handle, HandleType::group); c != nullptr) c->group_stop();
+      break;
+    default:  // of calls nothing is to be heard
+      break;
+  }
 }
 
 }  // namespace

@@ -18,20 +18,32 @@ Function function_of(std::uint8_t number);
 Datatype datatype_of(const char* name);
 Datatype datatype_of(std::uint8_t number);
 
+template <typename Descriptor>
+[[gnu::noinline]] Handle start_call(Communicator* c, const Descriptor& d) {
+  const auto& e = d.coll_api;
+  Communicator::CallNames& names = c->last_names();
+  if (names.function_name != e.func) {
+    names.function_name = e.func;
+    names.function = function_of(e.func);
+  }
+  if (names.datatype_name != e.datatype) {
+    names.datatype_name = e.datatype;
+    names.datatype = datatype_of(e.datatype);
+  }
+  return c->coll_api_start({names.function, names.datatype, e.count, e.root, e.graph_captured, Handle(d.parent)});
+}
+
 // gradprobe's own side of an event, for versions that tell the stream before the launch (5 and later).
 template <typename Descriptor>
-Handle start_own(Communicator* c, const Descriptor& d) requires requires {
+[[gnu::always_inline]] inline Handle start_own(Communicator* c, const Descriptor& d) requires requires {
   d.coll_api;
 }
 {
   switch (d.type) {
     case nccl::kGroupApi:
       return c->group_api_start();
-    case nccl::kCollApi: {
-      const auto& e = d.coll_api;
-      return c->coll_api_start(
-          {function_of(e.func), datatype_of(e.datatype), e.count, e.root, e.graph_captured, Handle(d.parent)});
-    }
+    case nccl::kCollApi:
+      return start_call(c, d);
     case nccl::kKernelLaunch:
       return c->kernel_launch_start(Handle(d.parent), d.kernel_launch.stream);
     case nccl::kGroup:
@@ -89,7 +101,7 @@ void* start_pair(void* context, const Descriptor& d) {
 // NCCL may hold a stale handle in *handle, so it is written for every event. Returns at once when not interested.
 template <typename Descriptor>
 nccl::Result start_event(void* context, void** handle, const Descriptor* d) noexcept {
-  if (Communicator* c = Process::find(Handle(context), HandleType::context); c != nullptr) {
+  if (Communicator* c = Process::find(Handle(context), HandleType::context); c != nullptr) [[likely]] {
     *handle = start_own(c, *d).opaque();
   } else {
     *handle = chain::is_pair(context) ? start_pair(context, *d) : nullptr;

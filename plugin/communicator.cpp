@@ -101,20 +101,29 @@ std::uint64_t Communicator::input_count(const CollApiEvent& e) const {
   return e.function == Function::reduce_scatter ? e.count * std::max(identity_.nranks, 1u) : e.count;
 }
 
+bool Communicator::observe_traffic(const CollApiEvent& e) {
+  const Role before = traffic_.role();
+  const bool gradients =
+      traffic_.takes(e.function, e.datatype, e.count, shared_->communicators.load(std::memory_order_relaxed) > 1);
+  if (traffic_.role() != before && traffic_.role() == Role::activations)
+    log_.warn(
+        "rank %u: this communicator of %u ranks seems to reduce activations, not gradients: it is not measured any "
+        "more (GRADPROBE_COMMS=all measures all)",
+        identity_.rank, identity_.nranks);
+  return gradients;
+}
+
 // What needs no op: it would have no record, and is no part of the sequence in which steps are found.
 Missed Communicator::leave_out(const CollApiEvent& e) {
-  const bool tiny = is_tiny(e);
   bool gradients = identity_.role != Role::activations;
   if (identity_.role == Role::undecided) {
-    const Role before = traffic_.role();
-    gradients =
-        traffic_.takes(e.function, e.datatype, e.count, shared_->communicators.load(std::memory_order_relaxed) > 1);
-    if (traffic_.role() != before && traffic_.role() == Role::activations)
-      log_.warn(
-          "rank %u: this communicator of %u ranks seems to reduce activations, not gradients: it is not measured any "
-          "more (GRADPROBE_COMMS=all measures all)",
-          identity_.rank, identity_.nranks);
+    if (e.count >= TrafficRole::kLarge && !traffic_.decided()) [[unlikely]]
+      gradients = observe_traffic(e);
+    else
+      gradients = e.count < TrafficRole::kLarge || traffic_.role() != Role::activations;
   }
+  if (!selection_.takes_function(e.function)) return Missed::not_selected;
+  const bool tiny = is_tiny(e);
   if (!selection_.takes(e.function, e.datatype, input_count(e), tiny)) return Missed::not_selected;
   if ((!tiny && !reduces(e.function)) || e.count == 0) return Missed::unsupported_function;
   if (e.function == Function::broadcast) {
@@ -301,9 +310,14 @@ void Communicator::identify(std::uint64_t comm_id, std::uint32_t rank, const cha
 
 Handle Communicator::coll_api_start(const CollApiEvent& event) {
   t_links.launch_valid = false;
+  if (channel_ != nullptr) [[likely]]
+    return note_call(event);
   // NCCL before 2.28 tells its calls from host callbacks, too, at the same time as from the caller's thread.
-  std::unique_lock<std::mutex> one_at_a_time(untold_mutex_, std::defer_lock);
-  if (channel_ == nullptr) one_at_a_time.lock();
+  const std::lock_guard lock(untold_mutex_);
+  return note_call(event);
+}
+
+Handle Communicator::note_call(const CollApiEvent& event) {
   const std::uint64_t ordinal = tables_.calls.load(std::memory_order_relaxed);
   tables_.calls.store(ordinal + 1, std::memory_order_release);
   if (event.group_api.type() == HandleType::group_api) {
@@ -432,6 +446,7 @@ void Communicator::give_up(Batch* b) {
                       tables_.slots[b->slot].state.load(std::memory_order_acquire) == SlotState::open;
   // Entries placed in a slot that is never published are missed too; the collector sees them when the slot ends.
   if (waited) cancel(b->slot);
+  if (b->eligible == b->placed) return;
   // The table of direct ops may have moved on past ops that are finished; their places belong to others now.
   const std::uint64_t alive = tables_.collected.load(std::memory_order_acquire);
   for_each_op(*b, [&](Op& op) {
@@ -615,7 +630,7 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
 
 // Launches a pass with the mutex released: host callbacks of another thread may need it before the device gets on, and
 // a launch may wait for the device.
-CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunch pass, bool captured, void* stream,
+CUresult Communicator::launch_pass(std::unique_lock<CallMutex>* lock, PassLaunch pass, bool captured, void* stream,
                                    std::uint32_t* number) {
   const auto cuda_stream = static_cast<CUstream>(stream);
   pass.workspace = channel_->workspace_of(cuda_stream);
@@ -637,7 +652,7 @@ void Communicator::fail_launches(CUresult result) {
             identity_.rank, channel_->error_name(result).c_str());
 }
 
-void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t index, void* stream) {
+void Communicator::launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint32_t index, void* stream) {
   const MeasurePlan plan = this->plan(*b, gate::kInputPass);
   Slot& slot = tables_.slots[index];
   slot.launched.store(true, std::memory_order_release);
@@ -670,8 +685,7 @@ void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uin
   fail_launches(result);
 }
 
-void Communicator::launch_result(std::unique_lock<std::mutex>* lock, const Batch& b, std::uint32_t index,
-                                 void* stream) {
+void Communicator::launch_result(std::unique_lock<CallMutex>* lock, const Batch& b, std::uint32_t index, void* stream) {
   Slot& slot = tables_.slots[index];
   if (slot.result_ctas == 0) {
     // The same for all result passes of a slot: replays count its thread blocks.

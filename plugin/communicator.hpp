@@ -15,6 +15,7 @@
 #include <mutex>
 #include <span>
 
+#include "call_mutex.hpp"
 #include "config.hpp"
 #include "control.hpp"
 #include "gate_channel.hpp"
@@ -84,8 +85,16 @@ class Communicator {
                std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log, SharedState* shared);
 
   Handle group_api_start();
-  void group_api_stop();
+  static void group_api_stop();  // of any communicator: it says what this thread's next Group doesn't follow
   Handle coll_api_start(const CollApiEvent& event);
+  // What the names of the last call meant: NCCL's are constants, which keep their addresses while it has communicators.
+  struct CallNames {
+    const char* function_name = nullptr;
+    const char* datatype_name = nullptr;
+    Function function = Function::unknown;
+    Datatype datatype = Datatype::unknown;
+  };
+  CallNames& last_names() { return names_; }  // of the thread that calls the communicator
   Handle kernel_launch_start(Handle group_api, void* stream);
   void kernel_launch_stop();
   Handle group_start();
@@ -174,6 +183,8 @@ class Communicator {
   Op* op_of(Handle coll_api);
   std::uint64_t captured_payload(const Op& op) const;
   std::uint64_t input_count(const CollApiEvent& event) const;
+  Handle note_call(const CollApiEvent& event);
+  bool observe_traffic(const CollApiEvent& event);
   Missed leave_out(const CollApiEvent& event);
   bool pass_by(const CollApiEvent& event, const StepDetector::Position& at) const;
   Handle announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at);
@@ -197,9 +208,9 @@ class Communicator {
   BegunCalls hand_over_launch();
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
-  void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);
-  void launch_result(std::unique_lock<std::mutex>* lock, const Batch& b, std::uint32_t slot, void* stream);
-  CUresult launch_pass(std::unique_lock<std::mutex>* lock, PassLaunch pass, bool captured, void* stream,
+  void launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint32_t slot, void* stream);
+  void launch_result(std::unique_lock<CallMutex>* lock, const Batch& b, std::uint32_t slot, void* stream);
+  CUresult launch_pass(std::unique_lock<CallMutex>* lock, PassLaunch pass, bool captured, void* stream,
                        std::uint32_t* number);
   void fail_launches(CUresult result);
 
@@ -218,6 +229,7 @@ class Communicator {
   SharedState* const shared_;
 
   // Of the thread that calls the communicator, as NCCL's users must do it: one at a time, without a mutex.
+  CallNames names_;
   TrafficRole traffic_;
   StepDetector steps_;  // of the ops launched directly
   Sampling sampling_, next_sampling_;
@@ -228,9 +240,9 @@ class Communicator {
 
   std::atomic<bool> measures_something_{false};  // a batch has been opened: launches and groups matter
 
-  std::mutex untold_mutex_;  // guards the five above where nothing is measured
+  CallMutex untold_mutex_;  // guards the five above where nothing is measured
 
-  std::mutex mutex_;
+  CallMutex mutex_;
   OpTables tables_;
   std::unique_ptr<Batch[]> direct_batches_ = std::make_unique<Batch[]>(kDirectBatches);
   std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);

@@ -65,7 +65,7 @@ Process::Process() {
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
   pthread_atfork(nullptr, nullptr, [] {
     get().forked_.store(true);
-    for (LiveCommunicator& live : g_live_communicators) live.context_tag.store(0);
+    for (LiveCommunicator& live : g_live_communicators) live.communicator.store(nullptr);
   });
   std::atexit([] { get().at_exit(); });
 }
@@ -215,8 +215,8 @@ void Process::set_live(Entry* entry, Communicator* communicator) {
   entry->live.store(communicator, std::memory_order_release);
   LiveCommunicator& live = g_live_communicators[static_cast<std::size_t>(entry - entries_.data())];
   live.context_tag.store(0, std::memory_order_release);
+  live.communicator.store(communicator, std::memory_order_release);
   if (communicator == nullptr) return;
-  live.communicator.store(communicator, std::memory_order_relaxed);
   live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
 }
 

@@ -30,8 +30,8 @@ struct InitCall {
 
 // What callbacks find communicators by: a table of its own, so that a look-up is a load and a comparison.
 struct LiveCommunicator {
-  std::atomic<std::uint64_t> context_tag{0};  // Handle::tag() of its context; 0: none
-  std::atomic<Communicator*> communicator{nullptr};
+  std::atomic<std::uint64_t> context_tag{0};         // Handle::tag() of its context; 0, that of the null handle: none
+  std::atomic<Communicator*> communicator{nullptr};  // null when there is none
 };
 inline constinit std::array<LiveCommunicator, kMaxCommunicators> g_live_communicators{};
 
@@ -99,13 +99,14 @@ class Process {
 };
 
 inline Communicator* Process::find(Handle handle, HandleType type) {
-  constexpr std::uint64_t kOfCommunicator = (1u << 17) - 1;
+  constexpr std::uint64_t kOfCommunicator = (1u << 17) - 1;  // without the type
   const std::uint64_t tag = handle.tag();
   const LiveCommunicator& live = g_live_communicators[tag & (kMaxCommunicators - 1)];
-  const std::uint64_t expected = live.context_tag.load(std::memory_order_acquire);
-  if (type != HandleType::context && (handle.type() != type || type == HandleType::none)) return nullptr;
-  const bool same = type == HandleType::context ? tag == expected : ((tag ^ expected) & kOfCommunicator) == 0;
-  return same && expected != 0 ? live.communicator.load(std::memory_order_relaxed) : nullptr;
+  const std::uint64_t difference = tag ^ live.context_tag.load(std::memory_order_acquire);
+  const bool same = type == HandleType::context
+                        ? difference == 0
+                        : handle.type() == type && type != HandleType::none && (difference & kOfCommunicator) == 0;
+  return same ? live.communicator.load(std::memory_order_relaxed) : nullptr;
 }
 
 // The events by which gradprobe measures; of v6 CeColl, all that follows the call of a collective that copy engines

@@ -84,6 +84,10 @@ CUresult cuStreamDestroy(CUstream) {
 CUresult cuStreamSynchronize(CUstream) {
   return CUDA_SUCCESS;
 }
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) {
   return CUDA_SUCCESS;
 }
