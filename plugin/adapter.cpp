@@ -97,7 +97,7 @@ nccl::Result finalize(void* context) noexcept {
   try {
     Process::get().close(own);
   } catch (const std::exception&) {
-    // Out of memory or threads while cleaning up: the ring keeps what was written, NCCL goes on.
+    // Close has said what there is to say.
   }
   try {
     if (chain::is_pair(context)) chain::finalize(context);
@@ -137,7 +137,8 @@ nccl::Result open(const InitCall& call, void** context, int* mask, const chain::
     else
       own = Process::get().open(call, &own_mask);
   } catch (const std::exception& e) {
-    Log(call.logger, LogTarget::automatic).warn("rank %u: not measured: %s", call.rank, e.what());
+    own_mask = Process::get().joint_mask(call.profiler_abi);
+    Log(call.logger, LogTarget::automatic).warn("rank %u: not measured: %s", call.rank, description(e));
   }
   *context = own;
   *mask = own_mask;

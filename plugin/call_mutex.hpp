@@ -9,9 +9,12 @@ namespace gradprobe {
 
 class CallMutex {
  public:
-  void lock() {
+  bool try_lock() {
     std::uint32_t expected = kFree;
-    if (state_.compare_exchange_strong(expected, kLocked, std::memory_order_acquire)) return;
+    return state_.compare_exchange_strong(expected, kLocked, std::memory_order_acquire);
+  }
+  void lock() {
+    if (try_lock()) return;
     while (state_.exchange(kContended, std::memory_order_acquire) != kFree)
       state_.wait(kContended, std::memory_order_relaxed);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <thread>
 #include <utility>
 
 namespace gradprobe {
@@ -337,6 +338,7 @@ Handle Communicator::note_call(const CollApiEvent& event) {
 
 Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return {};
   const std::uint64_t index = next_op_;
   if (overflowed_ || index - tables_.collected.load(std::memory_order_acquire) >= kDirectOps) {
     // From here on steps could differ between ranks, so nothing more of this communicator is recorded.
@@ -580,6 +582,7 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launching_batch = kNoBatch;
   if (!measures_something_.load(std::memory_order_relaxed)) return {};
   std::unique_lock lock(mutex_);
+  if (stopped_) return {};
   t_links.launching_communicator = id_;
   t_links.launching_stream = stream;
   const Handle handle(HandleType::kernel_launch, id_, 0);
@@ -639,17 +642,21 @@ CUresult Communicator::launch_pass(std::unique_lock<CallMutex>* lock, PassLaunch
   pass.first_arrival = arrivals;
   pass.replayed = captured;
   if (!captured) arrivals += pass.ctas;
+  launching_++;
   lock->unlock();
   const CUresult result = channel_->launch(pass, cuda_stream, number);
   lock->lock();
+  launching_--;
   if (result != CUDA_SUCCESS && !captured) arrivals -= pass.ctas;
   return result;
 }
 
 void Communicator::fail_launches(CUresult result) {
   if (std::exchange(launch_failed_, true)) return;
-  log_.warn("rank %u: launching the measuring kernels failed (%s): this communicator is not measured any more",
-            identity_.rank, channel_->error_name(result).c_str());
+  log_.warn(
+      "rank %u: launching the measuring kernels failed (cuLaunchKernel: %s): this communicator is not measured any "
+      "more",
+      identity_.rank, channel_->error_name(result).text);
 }
 
 void Communicator::launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint32_t index, void* stream) {
@@ -670,9 +677,11 @@ void Communicator::launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint
   if (captured && result == CUDA_SUCCESS) {
     // The slot is the graph's: without word of the graph's end it is never used again.
     const Handle token(HandleType::context, id_, index);
+    launching_++;
     lock->unlock();
     channel_->retain_by_graph(static_cast<CUstream>(stream), token.opaque(), shared_->graph_gone);
     lock->lock();
+    launching_--;
   }
   if (slow && !captured) switch_off_if_launches_block(index);
   if (result == CUDA_SUCCESS) return;
@@ -725,12 +734,10 @@ void Communicator::kernel_launch_stop() {
   if (ours && t_links.result_slot != kNoSlot) {
     std::unique_lock lock(mutex_);
     const std::uint32_t index = t_links.result_slot;
-    const Slot& slot = tables_.slots[index];
-    if (const Batch* b = batch(t_links.launching_batch); b != nullptr && slot.batch == b->serial &&
-                                                         slot.results_open.load(std::memory_order_relaxed) &&
-                                                         !launch_failed_) {
+    const Batch* b = stopped_ || launch_failed_ ? nullptr : batch(t_links.launching_batch);
+    if (b != nullptr && tables_.slots[index].batch == b->serial &&
+        tables_.slots[index].results_open.load(std::memory_order_relaxed))
       launch_result(&lock, *b, index, t_links.launching_stream);
-    }
   }
   t_links.launch_valid = ours;
   t_links.launch_communicator = id_;
@@ -761,6 +768,7 @@ Handle Communicator::group_start() {
 void Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
   if (coll_api.type() != HandleType::coll_api) return;  // of a call that isn't recorded
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   Op* op = op_of(coll_api);
   if (op == nullptr || t_links.group_communicator != id_) return;
   const auto send_address = reinterpret_cast<std::uint64_t>(send);
@@ -796,12 +804,14 @@ void Communicator::coll_start(Handle coll_api, const void* send, const void* rec
 
 void Communicator::copy_engine_start(Handle coll_api) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   if (Op* op = op_of(coll_api); op != nullptr) miss(op, batch(op->batch), Missed::copy_engine);
 }
 
 void Communicator::group_stop() {
   if (t_links.group_communicator != id_) return;
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   Batch* b = batch(t_links.group_batch);
   if (b != nullptr && t_links.group_inline) {
     b->inline_launches++;
@@ -817,9 +827,34 @@ void Communicator::group_stop() {
   t_links.group_batch = kNoBatch;
 }
 
-void Communicator::give_up_all() {
-  const std::lock_guard lock(mutex_);
+bool Communicator::stop(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (; !lock.owns_lock() && patience.count() > 0; lock.try_lock()) {
+    constexpr std::chrono::milliseconds kPause(1);
+    std::this_thread::sleep_for(kPause);
+    patience -= kPause;
+  }
+  if (!lock.owns_lock()) return false;
+  stopped_ = true;
   for (std::uint32_t i = 0; i < kDirectBatches; i++) give_up(&direct_batches_[i]);
+  return true;
+}
+
+std::unique_ptr<GateChannel> Communicator::release() {
+  const std::lock_guard lock(mutex_);
+  if (launching_ > 0) {
+    channel_->leave_memory();
+    return nullptr;
+  }
+  // This object stays for callbacks of other threads that just end, its memory need not: no callback gets past
+  // `stopped_` to it.
+  tables_.direct.reset();
+  tables_.captured.reset();
+  tables_.slots.reset();
+  tables_.entry_op.reset();
+  tables_.entry_index.reset();
+  tables_.entry_ordinal.reset();
+  return std::move(channel_);
 }
 
 void Communicator::expire(std::uint32_t slot) {

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <bitset>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -116,8 +117,9 @@ class Communicator {
   // What the collectives in flight leave in their outputs doesn't count any more: they are being aborted.
   void void_results();
 
-  // No callback follows: what is still open is given up.
-  void give_up_all();
+  // No callback counts from here on: what is still open is given up. False, with nothing done, when the mutex isn't to
+  // be had within `patience`: a signal handler that ends the process may have interrupted a callback.
+  bool stop(std::chrono::milliseconds patience);
   // The slot's gate has timed out and its buffers were not told since: its collectives, of a captured slot those that
   // were not told, are given up.
   void expire(std::uint32_t slot);
@@ -129,7 +131,9 @@ class Communicator {
   const char* name() const { return name_; }
   OpTables& tables() { return tables_; }
   GateChannel* channel() { return channel_.get(); }  // null: nothing is measured
-  std::unique_ptr<GateChannel> take_channel() { return std::move(channel_); }
+  // After stop() and when nothing else looks at the tables: frees them and gives the channel away. Null, and nothing is
+  // freed, while a launch is still under way.
+  std::unique_ptr<GateChannel> release();
   const Log& log() const { return log_; }
   const Control& control() const { return shared_->control; }
   bool graphs_alive();
@@ -256,6 +260,8 @@ class Communicator {
   std::bitset<kCapturedEntries> captured_entries_;
   std::uint32_t reclaimed_captured_slots_ = 0;
   bool launch_failed_ = false;
+  bool stopped_ = false;
+  std::uint32_t launching_ = 0;  // launches under way, for which the mutex is released
   bool overflowed_ = false;
 };
 

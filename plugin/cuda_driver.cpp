@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdio>
+
 namespace gradprobe {
 namespace {
 
@@ -90,10 +92,14 @@ const CudaDriver* CudaDriver::load(std::string* why) {
   return loaded->ok ? &loaded->driver : nullptr;
 }
 
-std::string CudaDriver::error_name(CUresult result) const {
+CudaDriver::ErrorName CudaDriver::error_name(CUresult result) const {
+  ErrorName name{};
   const char* text = nullptr;
-  if (get_error_name(result, &text) == CUDA_SUCCESS && text != nullptr) return text;
-  return "CUDA error " + std::to_string(static_cast<int>(result));
+  if (get_error_name(result, &text) == CUDA_SUCCESS && text != nullptr)
+    std::snprintf(name.text, sizeof name.text, "%s", text);
+  else
+    std::snprintf(name.text, sizeof name.text, "CUDA error %d", static_cast<int>(result));
+  return name;
 }
 
 }  // namespace gradprobe

@@ -42,8 +42,11 @@ struct CudaDriver {
   decltype(&::cuUserObjectCreate) user_object_create;
   decltype(&::cuGraphRetainUserObject) graph_retain_user_object;
 
-  // Name of an error, "CUDA error N" when the driver doesn't know it.
-  std::string error_name(CUresult result) const;
+  // Name of an error, "CUDA error N" when the driver doesn't know it. Allocates nothing: callbacks may ask.
+  struct ErrorName {
+    char text[64];
+  };
+  ErrorName error_name(CUresult result) const;
 
   // Loaded once for the process; null and `why` on failure, which is remembered.
   static const CudaDriver* load(std::string* why);
@@ -52,14 +55,18 @@ struct CudaDriver {
 // Lets this thread allocate while another one captures a stream in global mode.
 class RelaxedCapture {
  public:
-  explicit RelaxedCapture(const CudaDriver& cuda) : cuda_(cuda) { cuda_.exchange_capture_mode(&mode_); }
-  ~RelaxedCapture() { cuda_.exchange_capture_mode(&mode_); }
+  explicit RelaxedCapture(const CudaDriver& cuda)
+      : cuda_(cuda), exchanged_(cuda_.exchange_capture_mode(&mode_) == CUDA_SUCCESS) {}
+  ~RelaxedCapture() {
+    if (exchanged_) cuda_.exchange_capture_mode(&mode_);
+  }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   const CudaDriver& cuda_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  const bool exchanged_;  // else `mode_` is not the thread's, and must not become it
 };
 
 // Makes `context` current for a scope; does nothing when it already is.

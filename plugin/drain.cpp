@@ -255,7 +255,6 @@ void Drain::take(const gate::Result& result) {
   }
   Held held{record_of(op), sketch_of(result)};
   fill(&held.record, result);
-  ring_->count_measured(1);
   if (result.entry == 0) ring_->count_gate_wait(result.gate_wait_ns);  // one wait, whatever number of entries
   if (op.captured) {
     hold_replay(result, std::move(held));
@@ -292,6 +291,7 @@ void Drain::take_replayed_result(const gate::Result& result, const Op& op) {
 void Drain::write(RecordHead* record, const float* sketch) {
   folder_.feed(record, sketch);
   ring_->write(*record, sketch);
+  if (record->missed == 0) ring_->count_measured(1);
   results_.input_written(*record);
 }
 
@@ -412,6 +412,20 @@ void Drain::finish(RingState state) {
   folder_.finish();
   ring_->heartbeat();
   ring_->set_state(state);
+}
+
+void Drain::abandon() {
+  const std::uint64_t announced = tables_.announced.load(std::memory_order_acquire);
+  for (std::uint64_t i = collected_; i < announced; i++) {
+    const Op& op = tables_.direct_op(i);
+    const OpState state = op.state.load(std::memory_order_acquire);
+    if (state == OpState::missed)
+      ring_->count_missed(op.reason);
+    else if (state == OpState::announced || state == OpState::done)
+      ring_->count_missed(Missed::result_lost);
+  }
+  count_uncounted();
+  ring_->set_announced(tables_.calls.load(std::memory_order_relaxed));
 }
 
 std::string Drain::summary() const {

@@ -27,8 +27,11 @@ class Drain {
   // True when nothing more is to be expected: every direct launch has an outcome, and none of their kernels runs.
   bool settled() const;
 
-  // After Communicator::give_up_all(): what is still open is missed; finishes the last step and the ring.
+  // After Communicator::stop(): what is still open is missed; finishes the last step and the ring.
   void finish(RingState state);
+
+  // Instead of finish() when memory ran out: counts what will have no record. Allocates nothing.
+  void abandon();
 
   RingWriter& ring() { return *ring_; }
   // "123 measured, 4 missed (timeout 3, no_events 1)" for the log.

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "kernels/fatbin.hpp"
@@ -11,19 +12,17 @@ namespace gradprobe {
 std::unique_ptr<GateChannel> GateChannel::create(const CudaDriver& cuda, const Config& config, std::string* why) {
   std::unique_ptr<GateChannel> channel(new GateChannel(cuda));
   const RelaxedCapture relaxed(cuda);
-  bool launched = false;
-  if (channel->set_up(config, why) && channel->warm_up(&launched, why)) return channel;
-  // Kernels that were launched and can't be waited for may still use the memory: then it is left to the process.
-  if (!launched) channel->free_memory();
+  if (channel->set_up(config, why) && channel->warm_up(why)) return channel;
   return nullptr;
 }
 
 bool GateChannel::set_up(const Config& config, std::string* why) {
-  const auto fail = [&](const char* what, CUresult r) {
-    *why = std::string(what) + ": " + cuda_.error_name(r);
+  const auto fail = [&](const char* what, const char* call, CUresult r) {
+    *why = std::string(what) + " (" + call + ": " + cuda_.error_name(r).text + ")";
     return false;
   };
-  if (const CUresult r = cuda_.ctx_get_current(&context_); r != CUDA_SUCCESS) return fail("cuCtxGetCurrent", r);
+  if (const CUresult r = cuda_.ctx_get_current(&context_); r != CUDA_SUCCESS)
+    return fail("can't find the CUDA context", "cuCtxGetCurrent", r);
   if (context_ == nullptr) {
     *why = "no CUDA context is current in NCCL's init call";
     return false;
@@ -37,11 +36,11 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
       std::memcpy(uuid_, &uuid, sizeof uuid_);
   }
   if (const CUresult r = cuda_.module_load_data(&module_, gate::fatbin().data()); r != CUDA_SUCCESS)
-    return fail("can't load the measuring kernels", r);
+    return fail("can't load the measuring kernels", "cuModuleLoadData", r);
   for (std::uint32_t i = 0; i <= gate::kMixed; i++)
     if (const CUresult r = cuda_.module_get_function(&kernels_[i], module_, gate::kMeasureKernels[i]);
         r != CUDA_SUCCESS)
-      return fail(gate::kMeasureKernels[i], r);
+      return fail(gate::kMeasureKernels[i], "cuModuleGetFunction", r);
 
   sketch_floats_ = config.sketch_floats;
   timeout_ns_ = std::uint64_t{config.gate_timeout_ms} * 1000000u;
@@ -57,7 +56,7 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   // MAP_POPULATE: the first touch would otherwise be a page fault inside a callback.
   void* map = mmap(nullptr, host_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (map == MAP_FAILED) {
-    *why = "can't map " + std::to_string(host_bytes_) + " bytes of host memory";
+    *why = "can't map " + std::to_string(host_bytes_) + " bytes of host memory: " + std::strerror(errno);
     return false;
   }
   host_ = static_cast<unsigned char*>(map);
@@ -65,13 +64,11 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   madvise(host_, host_bytes_, MADV_DONTFORK);
   if (const CUresult r =
           cuda_.mem_host_register(host_, host_bytes_, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
-      r != CUDA_SUCCESS) {
-    munmap(host_, host_bytes_);
-    host_ = nullptr;
-    return fail("can't pin host memory", r);
-  }
+      r != CUDA_SUCCESS)
+    return fail("can't pin host memory", "cuMemHostRegister", r);
+  registered_ = true;
   if (const CUresult r = cuda_.mem_host_get_device_pointer(&device_base_, host_, 0); r != CUDA_SUCCESS)
-    return fail("can't map host memory", r);
+    return fail("can't map host memory", "cuMemHostGetDevicePointer", r);
   slots_ = reinterpret_cast<gate::GateSlot*>(host_);
   entries_ = reinterpret_cast<gate::GateEntry*>(host_ + entries_at_);
   control_ = reinterpret_cast<gate::GateControl*>(host_ + control_at_);
@@ -82,30 +79,38 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   workspace_bytes_ = gate::workspace_layout(sketch_floats_, max_ctas_).bytes;
   device_bytes_ = workspaces_at_ + workspace_bytes_ * kWorkspaces;
   if (const CUresult r = cuda_.mem_alloc(&device_memory_, device_bytes_); r != CUDA_SUCCESS)
-    return fail("can't allocate the workspaces", r);
+    return fail("can't allocate the workspaces", "cuMemAlloc", r);
   return true;
 }
 
-bool GateChannel::warm_up(bool* launched, std::string* why) {
+bool GateChannel::warm_up(std::string* why) {
   CUstream stream = nullptr;
+  const char* call = "cuStreamCreate";
   CUresult r = cuda_.stream_create(&stream, CU_STREAM_NON_BLOCKING);
   if (r == CUDA_SUCCESS) {
+    call = "cuMemsetD8Async";
     r = cuda_.memset_d8_async(device_memory_, 0, device_bytes_, stream);
-    *launched = r == CUDA_SUCCESS;
+    // What was launched and can't be waited for may still use the memory: then it is left to the process.
+    left_ = r == CUDA_SUCCESS;
     slots_[kWarmUpSlot].state = gate::kSlotCancelled;
     PassLaunch pass;
     pass.slot = kWarmUpSlot;
     for (pass.kernel = 0; pass.kernel <= gate::kMixed && r == CUDA_SUCCESS; pass.kernel++) {
       std::uint32_t number = 0;
+      call = "cuLaunchKernel";
       r = launch(pass, stream, &number);
       pass.first_arrival++;
     }
     const CUresult synchronised = cuda_.stream_synchronize(stream);
-    if (synchronised == CUDA_SUCCESS) *launched = false;  // whatever was launched has ended
-    if (r == CUDA_SUCCESS) r = synchronised;
+    if (synchronised == CUDA_SUCCESS) left_ = false;
+    if (r == CUDA_SUCCESS) {
+      call = "cuStreamSynchronize";
+      r = synchronised;
+    }
     cuda_.stream_destroy(stream);
   }
-  if (r != CUDA_SUCCESS) *why = "the measuring kernels can't run: " + cuda_.error_name(r);
+  if (r != CUDA_SUCCESS)
+    *why = std::string("the measuring kernels can't run (") + call + ": " + cuda_.error_name(r).text + ")";
   return r == CUDA_SUCCESS;
 }
 
@@ -176,21 +181,16 @@ bool GateChannel::retain_by_graph(CUstream stream, void* user, void (*destroy)(v
   return cuda_.graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS;
 }
 
-void GateChannel::free_memory() {
+GateChannel::~GateChannel() {
+  const bool empty = module_ == nullptr && host_ == nullptr && device_memory_ == 0;
+  if (left_ || empty) return;
+  const RelaxedCapture relaxed(cuda_);
   const ScopedContext context(cuda_, context_);
   if (device_memory_ != 0) cuda_.mem_free(device_memory_);
-  if (host_ != nullptr) {
-    cuda_.mem_host_unregister(host_);
+  // Memory that the driver doesn't let go of must not become somebody else's.
+  if (host_ != nullptr && (!registered_ || cuda_.mem_host_unregister(host_) == CUDA_SUCCESS))
     munmap(host_, host_bytes_);
-    host_ = nullptr;
-  }
   if (module_ != nullptr) cuda_.module_unload(module_);
-}
-
-void GateChannel::close(std::unique_ptr<GateChannel> channel, bool quiescent) {
-  if (channel == nullptr || !quiescent) return;
-  const RelaxedCapture relaxed(channel->cuda_);
-  channel->free_memory();
 }
 
 }  // namespace gradprobe

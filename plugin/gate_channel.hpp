@@ -71,8 +71,8 @@ class GateChannel {
   // gated path never loads lazily. On failure returns null and says why.
   static std::unique_ptr<GateChannel> create(const CudaDriver& cuda, const Config& config, std::string* why);
 
-  // Frees device and pinned memory when `quiescent`; otherwise leaves them for ever: a kernel or a graph may use them.
-  static void close(std::unique_ptr<GateChannel> channel, bool quiescent);
+  // Device and pinned memory stay for ever, since a kernel or a graph may use them: the destructor frees nothing.
+  void leave_memory() { left_ = true; }
 
   // Launches one pass on `stream`. Safe from any thread; may block as launches do. `*number` gets what the launch's
   // results say in gate::Result::launch.
@@ -100,23 +100,26 @@ class GateChannel {
 
   const unsigned char* device_uuid() const { return uuid_; }
   const std::string& device_name() const { return device_name_; }
-  std::string error_name(CUresult r) const { return cuda_.error_name(r); }
+  CudaDriver::ErrorName error_name(CUresult r) const { return cuda_.error_name(r); }
 
-  ~GateChannel() = default;
+  // Frees device and pinned memory: nothing that was launched may be able to use them.
+  ~GateChannel();
+  GateChannel(const GateChannel&) = delete;
+  GateChannel& operator=(const GateChannel&) = delete;
 
  private:
   explicit GateChannel(const CudaDriver& cuda) : cuda_(cuda) {}
   bool set_up(const Config& config, std::string* why);
-  // `*launched`: work may still run that uses this channel's memory.
-  bool warm_up(bool* launched, std::string* why);
-  void free_memory();
+  bool warm_up(std::string* why);
 
   const CudaDriver& cuda_;
+  bool left_ = false;
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   CUfunction kernels_[gate::kMeasuredTypes + 1] = {};
   unsigned char* host_ = nullptr;  // one mapping, registered with CUDA: it stays ours when CUDA is torn down
   std::size_t host_bytes_ = 0;
+  bool registered_ = false;
   CUdeviceptr device_base_ = 0;  // of host_
   std::size_t entries_at_ = 0, results_at_ = 0, control_at_ = 0;
   gate::GateSlot* slots_ = nullptr;

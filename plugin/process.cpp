@@ -1,15 +1,16 @@
 #include "process.hpp"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <exception>
-#include <system_error>
+#include <new>
 #include <utility>
 
+#include "blocked_signals.hpp"
 #include "version.hpp"
 
 namespace gradprobe {
@@ -19,24 +20,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kShortestSleep = std::chrono::microseconds(50);
 constexpr auto kLongestSleep =
     std::chrono::microseconds(1000);  // far below the time in which kResults results can come
+constexpr auto kExitPause = std::chrono::milliseconds(1);
 
 constexpr auto kControlPeriod = std::chrono::seconds(1);  // how often the control file is looked at
-
-// The application's signals are for its own threads.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 RingIdentity ring_identity(const InitCall& call, const GateChannel* channel) {
   RingIdentity identity;
@@ -55,19 +41,36 @@ RingIdentity ring_identity(const InitCall& call, const GateChannel* channel) {
 
 }  // namespace
 
-Process& Process::get() {
-  static Process* process = new Process;
+const char* description(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
+}
+
+Process& Process::get() noexcept {
+  alignas(Process) static unsigned char storage[sizeof(Process)];
+  static Process* process = new (storage) Process;
   return *process;
 }
 
-Process::Process() {
+Process::Process() noexcept : pid_(getpid()) {
   shared_.graph_gone = &Process::graph_gone;
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
-  pthread_atfork(nullptr, nullptr, [] {
-    get().forked_.store(true);
-    for (LiveCommunicator& live : g_live_communicators) live.communicator.store(nullptr);
-  });
+  fork_is_told_ = pthread_atfork(nullptr, nullptr, [] {
+                    get().forked_.store(true);
+                    for (LiveCommunicator& live : g_live_communicators) live.communicator.store(nullptr);
+                  }) == 0;
   std::atexit([] { get().at_exit(); });
+}
+
+bool Process::in_forked_child() const {
+  // The process id besides: some ways to fork run no handlers.
+  return forked_.load() || getpid() != pid_;
+}
+
+int Process::joint_mask(std::uint32_t profiler_abi) {
+  const std::lock_guard lock(mutex_);
+  if (measured_ > 0) return activation_mask(profiler_abi);
+  if (open_ == 0) return 0;
+  return static_cast<int>(tells_too_late(profiler_abi) ? nccl::kColl : nccl::kCollApi);
 }
 
 void* Process::open(const InitCall& call, int* mask) {
@@ -78,7 +81,7 @@ void* Process::open(const InitCall& call, int* mask) {
     log.info("rank %u: switched off by GRADPROBE=0", call.rank);
     return nullptr;
   }
-  if (forked_.load()) {
+  if (in_forked_child()) {
     log.warn("rank %u: not measured: this process was forked from one that uses gradprobe", call.rank);
     return nullptr;
   }
@@ -88,88 +91,71 @@ void* Process::open(const InitCall& call, int* mask) {
     if (!std::exchange(settings_reported_, true))
       for (const std::string& warning : config.warnings) log.warn("%s", warning.c_str());
   }
+  try {
+    return start(call, config, log, mask);
+  } catch (const std::exception& e) {
+    *mask = joint_mask(call.profiler_abi);
+    log.warn("rank %u: not measured: %s", call.rank, description(e));
+    return nullptr;
+  }
+}
 
+bool Process::said_before(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (why == last_reason_) return true;
+  last_reason_ = why;
+  return false;
+}
+
+void* Process::start(const InitCall& call, const Config& config, const Log& log, int* mask) {
   // Before NCCL 2.28 nobody knows yet whose communicator it is; nothing is measured there anyway.
   const Role role = call.identified ? role_of(call, config, log) : Role::undecided;
   if (role == Role::activations) {
-    const std::lock_guard lock(mutex_);
-    *mask = joint_mask(call);
+    *mask = joint_mask(call.profiler_abi);
     return nullptr;
   }
   shared_.control.configure(config.sampling, config.control_file);
 
-  std::string why;
-  std::unique_ptr<GateChannel> channel;
+  std::string why, not_measured;
   Missed unmeasured = Missed::none;
-  if (tells_too_late(call.profiler_abi)) {
-    unmeasured = Missed::unsupported_nccl;
-  } else {
-    if (const CudaDriver* cuda = CudaDriver::load(&why); cuda != nullptr)
-      channel = GateChannel::create(*cuda, config, &why);
-    if (channel == nullptr) unmeasured = Missed::no_cuda;
-  }
-  const std::string not_measured = why;
-  const RingIdentity identity = ring_identity(call, channel.get());
+  std::unique_ptr<GateChannel> channel;
   std::unique_ptr<RingWriter> ring;
-  if (call.identified) ring = RingWriter::create(config, identity, &why);
-
-  std::unique_lock lock(mutex_);
-  *mask = joint_mask(call);
-  const bool can_be_recorded = ring != nullptr || !call.identified;
-  Entry* entry = can_be_recorded ? free_entry() : nullptr;
-  if (can_be_recorded && entry == nullptr) why = "too many communicators in this process";
-  if (entry != nullptr && !collector_.joinable()) {
-    try {
-      start_collector();
-    } catch (const std::system_error& e) {
-      why = std::string("can't start the collector thread: ") + e.what();
-      entry = nullptr;
+  void* context = nullptr;
+  std::string path = config.directory;
+  std::uint64_t capacity = 0;
+  if (!fork_is_told_) {
+    why = "the system doesn't tell of forked processes (pthread_atfork failed)";
+  } else {
+    if (tells_too_late(call.profiler_abi)) {
+      unmeasured = Missed::unsupported_nccl;
+    } else {
+      if (const CudaDriver* cuda = CudaDriver::load(&not_measured); cuda != nullptr)
+        channel = GateChannel::create(*cuda, config, &not_measured);
+      if (channel == nullptr) unmeasured = Missed::no_cuda;
     }
+    const RingIdentity identity = ring_identity(call, channel.get());
+    if (call.identified) ring = RingWriter::create(config, identity, &why);
+    if (ring != nullptr) {
+      path = ring->path();
+      capacity = ring->capacity();
+    }
+    if (ring != nullptr || !call.identified)
+      context = enter({call, identity, role, unmeasured}, config, log, std::move(channel), std::move(ring), &why);
   }
-  if (entry == nullptr) {
-    lock.unlock();
-    if (ring != nullptr) ring->discard();
-    GateChannel::close(std::move(channel), true);
-    log.warn("rank %u: not measured: %s", call.rank, why.c_str());
-    return nullptr;
-  }
-  // Generation 0 is never used: no handle of a communicator is all zeros but for its type.
-  const std::uint32_t generation = entry->generation.load() % 127 + 1;
-  entry->generation.store(generation);
-  const CommunicatorId id{static_cast<std::uint32_t>(entry - entries_.data()), generation};
-  const std::string path = ring != nullptr ? ring->path() : config.directory;
-  const std::uint64_t capacity = ring != nullptr ? ring->capacity() : 0;
-  entry->gate_timeout_ms = config.gate_timeout_ms;
-  entry->broken = false;
-  entry->communicator = std::make_unique<Communicator>(id,
-                                                       CommunicatorIdentity{.comm_id = call.comm_id,
-                                                                            .rank = call.rank,
-                                                                            .nranks = call.nranks,
-                                                                            .nnodes = call.nnodes,
-                                                                            .profiler_abi = call.profiler_abi,
-                                                                            .role = role,
-                                                                            .known = call.identified},
-                                                       config, std::move(channel), unmeasured, log, &shared_);
-  if (ring != nullptr)
-    entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), config);
-  else
-    entry->pending = std::make_unique<PendingRing>(PendingRing{config, identity});
-  shared_.communicators.store(++open_, std::memory_order_relaxed);
-  if (unmeasured == Missed::none) measured_++;
-  *mask = joint_mask(call);
-  const bool first_of_old_nccl = unmeasured == Missed::unsupported_nccl && !std::exchange(old_nccl_reported_, true);
-  set_live(entry, entry->communicator.get());
-  wake_.notify_all();
-  lock.unlock();
-  if (first_of_old_nccl)
-    log.warn(
-        "not measured: NCCL < 2.28, use the preload library (libgradprobe-preload.so); collectives are recorded "
-        "without values, in %s",
-        path.c_str());
-  if (unmeasured == Missed::no_cuda)
-    log.warn("rank %u: not measured: %s; its collectives are recorded without values, in %s", call.rank,
-             not_measured.c_str(), path.c_str());
-  if (unmeasured == Missed::none) {
+  *mask = joint_mask(call.profiler_abi);
+  if (context == nullptr) {
+    // What fails for one communicator often does for all of the process.
+    const auto tell = said_before(why) ? &Log::info : &Log::warn;
+    (log.*tell)("rank %u: not measured: %s", call.rank, why.c_str());
+  } else if (unmeasured == Missed::unsupported_nccl) {
+    why = "NCCL < 2.28, use the preload library (libgradprobe-preload.so)";
+    const auto tell = said_before(why) ? &Log::info : &Log::warn;
+    (log.*tell)("not measured: %s; collectives are recorded without values, in %s", why.c_str(), path.c_str());
+  } else if (unmeasured == Missed::no_cuda) {
+    const auto tell = said_before(not_measured) ? &Log::info : &Log::warn;
+    (log.*tell)("rank %u: not measured: %s; its collectives are recorded without values, in %s", call.rank,
+                not_measured.c_str(), path.c_str());
+  } else {
     const auto say = call.rank == 0 ? &Log::notice : &Log::info;
     (log.*say)(
         "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
@@ -179,14 +165,71 @@ void* Process::open(const InitCall& call, int* mask) {
             ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured"
             : "");
   }
+  return context;
+}
+
+void* Process::enter(const Entrant& entrant, const Config& config, const Log& log, std::unique_ptr<GateChannel> channel,
+                     std::unique_ptr<RingWriter> ring, std::string* why) {
+  const std::lock_guard lock(mutex_);
+  if (stop_) {
+    *why = "the process is ending";
+    return nullptr;
+  }
+  Entry* entry = free_entry();
+  if (entry == nullptr) {
+    *why = "too many communicators in this process";
+    return nullptr;
+  }
+  // Generation 0 is never used: no handle of a communicator is all zeros but for its type.
+  const std::uint32_t generation = entry->generation.load() % 127 + 1;
+  const CommunicatorId id{static_cast<std::uint32_t>(entry - entries_.data()), generation};
+  const bool measured = channel != nullptr;
+  const InitCall& call = entrant.call;
+  auto communicator = std::make_unique<Communicator>(id,
+                                                     CommunicatorIdentity{.comm_id = call.comm_id,
+                                                                          .rank = call.rank,
+                                                                          .nranks = call.nranks,
+                                                                          .nnodes = call.nnodes,
+                                                                          .profiler_abi = call.profiler_abi,
+                                                                          .role = entrant.role,
+                                                                          .known = call.identified},
+                                                     config, std::move(channel), entrant.unmeasured, log, &shared_);
+  std::unique_ptr<Drain> drain;
+  std::unique_ptr<PendingRing> pending;
+  if (ring != nullptr)
+    drain = std::make_unique<Drain>(communicator.get(), std::move(ring), config);
+  else
+    pending = std::make_unique<PendingRing>(PendingRing{config, entrant.identity});
+  if (!collector_.joinable()) {
+    try {
+      start_collector();
+    } catch (const std::exception& e) {
+      *why = std::string("can't start the collector thread: ") + description(e);
+      return nullptr;
+    }
+  }
+  // From here on nothing fails.
+  if (drain != nullptr) drain->ring().keep();
+  entry->generation.store(generation);
+  entry->gate_timeout_ms = config.gate_timeout_ms;
+  entry->ended = false;
+  entry->communicator = std::move(communicator);
+  entry->drain = std::move(drain);
+  entry->pending = std::move(pending);
+  shared_.communicators.store(++open_, std::memory_order_relaxed);
+  if (measured) measured_++;
+  set_live(entry, entry->communicator.get());
+  wake_.notify_all();
   return Handle(HandleType::context, id, 0).opaque();
 }
 
-// NCCL keeps one event mask for the process, the last communicator's: one that isn't measured must not blind others.
-int Process::joint_mask(const InitCall& call) const {
-  if (measured_ > 0) return activation_mask(call.profiler_abi);
-  if (open_ == 0) return 0;
-  return static_cast<int>(tells_too_late(call.profiler_abi) ? nccl::kColl : nccl::kCollApi);
+void Process::set_live(Entry* entry, Communicator* communicator) {
+  entry->live.store(communicator, std::memory_order_release);
+  LiveCommunicator& live = g_live_communicators[static_cast<std::size_t>(entry - entries_.data())];
+  live.context_tag.store(0, std::memory_order_release);
+  live.communicator.store(communicator, std::memory_order_release);
+  if (communicator == nullptr) return;
+  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
 }
 
 // Whether the communicator is to be measured, by what is known before its first call.
@@ -211,15 +254,6 @@ Role Process::role_of(const InitCall& call, const Config& config, const Log& log
   return role;
 }
 
-void Process::set_live(Entry* entry, Communicator* communicator) {
-  entry->live.store(communicator, std::memory_order_release);
-  LiveCommunicator& live = g_live_communicators[static_cast<std::size_t>(entry - entries_.data())];
-  live.context_tag.store(0, std::memory_order_release);
-  live.communicator.store(communicator, std::memory_order_release);
-  if (communicator == nullptr) return;
-  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
-}
-
 Process::Entry* Process::free_entry() {
   // Round robin, so that a generation comes back as late as possible.
   for (std::size_t i = 0; i < entries_.size(); i++) {
@@ -231,12 +265,24 @@ Process::Entry* Process::free_entry() {
 }
 
 void Process::start_collector() {
-  const BlockedSignals blocked;
+  const BlockedSignals blocked;  // the application's are for its own threads
   collector_ = std::thread([this] { collect(); });
   pthread_setname_np(collector_.native_handle(), "gradprobe");
 }
 
+void Process::end_for_lack(Entry* entry, const std::exception& error) {
+  // Of memory: this communicator's records end here, training goes on.
+  entry->ended = true;
+  shared_.switched_off.store(true);
+  constexpr std::chrono::milliseconds kPatience(100);
+  entry->communicator->stop(kPatience);
+  if (entry->drain != nullptr) entry->drain->abandon();
+  entry->communicator->log().warn("rank %u: measuring ends for this process: %s", entry->communicator->identity().rank,
+                                  description(error));
+}
+
 void Process::make_pending_ring(Entry* entry) {
+  if (entry->pending == nullptr || !entry->communicator->identified()) return;
   const std::unique_ptr<PendingRing> pending = std::move(entry->pending);
   const CommunicatorIdentity& told = entry->communicator->identity();
   pending->identity.comm_id = told.comm_id;
@@ -245,25 +291,22 @@ void Process::make_pending_ring(Entry* entry) {
   std::string why;
   std::unique_ptr<RingWriter> ring = RingWriter::create(pending->config, pending->identity, &why);
   if (ring == nullptr) {
-    entry->broken = true;
+    entry->ended = true;
     entry->communicator->log().warn("rank %u: not recorded: %s", told.rank, why.c_str());
     return;
   }
   entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), pending->config);
+  entry->drain->ring().keep();
 }
 
 void Process::poll(Entry* entry, bool beat, bool* busy) {
   try {
-    if (entry->pending != nullptr && entry->communicator->identified()) make_pending_ring(entry);
+    make_pending_ring(entry);
     if (entry->drain == nullptr) return;
     *busy |= entry->drain->poll();
     if (beat) entry->drain->ring().heartbeat();
   } catch (const std::exception& e) {
-    // Out of memory: this communicator's records end here, training goes on.
-    entry->broken = true;
-    shared_.switched_off.store(true);
-    entry->communicator->log().warn("rank %u: measuring ends for this process: %s",
-                                    entry->communicator->identity().rank, e.what());
+    end_for_lack(entry, e);
   }
 }
 
@@ -283,7 +326,7 @@ void Process::collect() {
     const bool beat = Clock::now() >= next_heartbeat;
     if (beat) next_heartbeat = Clock::now() + std::chrono::seconds(1);
     for (Entry& entry : entries_)
-      if (entry.live.load() != nullptr && !entry.broken) poll(&entry, beat, &busy);
+      if (entry.live.load() != nullptr && !entry.ended) poll(&entry, beat, &busy);
     sleep = busy ? kShortestSleep : std::min(sleep * 2, kLongestSleep);
     if (open_ == 0) {
       wake_.wait(lock, [this] { return stop_ || open_ > 0; });
@@ -319,10 +362,12 @@ void Process::wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock) 
     if (entry->drain->poll()) deadline = Clock::now() + patience;
     if (entry->drain->settled()) return;
     wake_.wait_for(*lock, kShortestSleep * 4);
+    if (entry->ended) return;  // meanwhile the process began to exit
   }
 }
 
 void Process::close(void* context) {
+  if (in_forked_child()) return;
   Communicator* communicator = find(Handle(context), HandleType::context);
   if (communicator == nullptr) return;
   std::unique_ptr<GateChannel> channel;
@@ -331,57 +376,76 @@ void Process::close(void* context) {
   {
     std::unique_lock lock(mutex_);
     Entry& entry = entries_[communicator->id().index];
-    if (entry.live.load() != communicator) return;
-    communicator->give_up_all();
+    // Another thread may be closing it: waiting for the device releases the mutex.
+    if (entry.live.load() != communicator || std::exchange(entry.closing, true)) return;
     bool busy = false;
-    if (!entry.broken) poll(&entry, false, &busy);
-    if (entry.drain != nullptr) {
-      if (!entry.broken) {
-        wait_for_device(&entry, &lock);
-        entry.drain->finish(RingState::finalized);
+    if (!entry.ended) poll(&entry, false, &busy);
+    try {
+      if (!entry.ended) {
+        communicator->stop(std::chrono::milliseconds::max());
+        if (entry.drain != nullptr) wait_for_device(&entry, &lock);
+        // The process may have ended meanwhile.
+        if (!entry.ended && entry.drain != nullptr) entry.drain->finish(RingState::finalized);
       }
-      quiescent = entry.drain->settled() && !communicator->graphs_alive();
-      summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
+      if (entry.drain != nullptr) {
+        if (!stop_) entry.drain->ring().set_state(RingState::finalized);
+        summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
+      }
+    } catch (const std::exception& e) {
+      if (!entry.ended) end_for_lack(&entry, e);
+      if (entry.drain != nullptr) entry.drain->ring().set_state(RingState::finalized);
     }
+    quiescent = (entry.drain == nullptr || entry.drain->settled()) && !communicator->graphs_alive();
     set_live(&entry, nullptr);
     entry.drain.reset();
     entry.pending.reset();
+    entry.closing = false;
     if (communicator->channel() != nullptr) measured_--;
-    channel = communicator->take_channel();
+    channel = communicator->release();
     shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
-  GateChannel::close(std::move(channel), quiescent);
-  if (summary.empty()) return;
+  if (channel != nullptr && !quiescent) channel->leave_memory();
+  channel.reset();
   const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
-  (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
+  if (!summary.empty()) (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
 }
 
 void Process::at_exit() {
   // Scripts often end without destroying their communicators. Callbacks may still come; nothing is freed.
-  if (forked_.load()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    wake_.notify_all();
-    for (Entry& entry : entries_) {
-      if (entry.live.load() == nullptr || entry.broken) continue;
-      try {
-        bool busy = false;
-        poll(&entry, false, &busy);
-        if (entry.drain == nullptr || entry.broken) continue;
-        entry.communicator->give_up_all();
+  if (in_forked_child()) return;
+  // A signal handler may have called exit() on a thread that holds a mutex: then what is not written stays unwritten.
+  auto patience = std::chrono::milliseconds(1000);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (; !lock.owns_lock() && patience.count() > 0; lock.try_lock(), patience -= kExitPause)
+    std::this_thread::sleep_for(kExitPause);
+  if (!lock.owns_lock()) return;
+  stop_ = true;
+  wake_.notify_all();
+  for (Entry& entry : entries_) {
+    bool busy = false;
+    if (entry.live.load() != nullptr && !entry.ended && entry.drain == nullptr) poll(&entry, false, &busy);
+    if (entry.drain == nullptr) continue;
+    if (std::exchange(entry.ended, true)) {
+      entry.drain->ring().set_state(RingState::exited);
+      continue;
+    }
+    try {
+      if (entry.communicator->stop(patience))
         entry.drain->finish(RingState::exited);
-      } catch (const std::exception&) {
-        entry.broken = true;  // out of memory: the ring keeps what was written
-      }
+      else
+        patience = std::chrono::milliseconds(0);
+    } catch (const std::exception&) {
+      entry.drain->abandon();
+      entry.drain->ring().set_state(RingState::exited);
     }
   }
-  if (collector_.joinable()) collector_.join();
+  // The collector isn't waited for: it may hang in a file system with the control file, and writes nothing any more.
 }
 
 void Process::graph_gone(void* token) {
   Process& process = get();
   const Handle handle(token);
+  if (process.in_forked_child()) return;
   // Taken by init and finalize for long, by CUDA's thread here: no callback of NCCL is on this path.
   const std::lock_guard lock(process.mutex_);
   if (Communicator* c = find(handle, HandleType::context); c != nullptr)

@@ -2,21 +2,28 @@
 // Adapters (profiler_v*.cpp) turn NCCL's calls into calls of this.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "communicator.hpp"
+#include "config.hpp"
 #include "drain.hpp"
 #include "log.hpp"
 #include "nccl_types.hpp"
 
 namespace gradprobe {
+
+// For a message.
+const char* description(const std::exception& error);
 
 // What NCCL tells in init.
 struct InitCall {
@@ -37,13 +44,18 @@ inline constinit std::array<LiveCommunicator, kMaxCommunicators> g_live_communic
 
 class Process {
  public:
-  // Never destroyed: NCCL's and CUDA's threads may call while the process exits.
-  static Process& get();
+  // Never destroyed: NCCL's and CUDA's threads may call while the process exits. Allocates nothing: any callback may be
+  // the first to come here.
+  static Process& get() noexcept;
 
   // Starts recording a communicator. Returns its context, null when it is not recorded (the reason is logged). Where
   // nothing can be measured its collectives are recorded without values. `*mask` gets the events that NCCL shall
   // report. Allocates, locks, calls CUDA: only for init.
   void* open(const InitCall& call, int* mask);
+  // The events that NCCL shall report: it keeps one mask for the process, the last communicator's, and one without
+  // measurements must not blind others.
+  int joint_mask(std::uint32_t profiler_abi);
+  // True in a child of a process that used the plugin: there it does nothing.
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
@@ -66,11 +78,25 @@ class Process {
     std::unique_ptr<PendingRing> pending;
     std::atomic<std::uint32_t> generation{0};  // of `live`; a handle of another one is stale
     std::uint32_t gate_timeout_ms = 0;
-    bool broken = false;  // the collector ran out of memory in it, or its ring couldn't be made
+    bool closing = false;
+    bool ended = false;  // nothing more is written: the process exits, memory ran out, or the ring couldn't be made
   };
 
-  Process();
-  int joint_mask(const InitCall& call) const;
+  // What a communicator comes with.
+  struct Entrant {
+    const InitCall& call;
+    const RingIdentity& identity;
+    Role role;
+    Missed unmeasured;
+  };
+
+  Process() noexcept;
+  bool in_forked_child() const;
+  bool said_before(const std::string& why);
+  void* start(const InitCall& call, const Config& config, const Log& log, int* mask);
+  void* enter(const Entrant& entrant, const Config& config, const Log& log, std::unique_ptr<GateChannel> channel,
+              std::unique_ptr<RingWriter> ring, std::string* why);
+  void end_for_lack(Entry* entry, const std::exception& error);
   static Role role_of(const InitCall& call, const Config& config, const Log& log);
   void collect();
   void look_at_control();
@@ -91,11 +117,13 @@ class Process {
   std::uint32_t measured_ = 0;  // of the open ones
   std::size_t next_entry_ = 0;
   bool settings_reported_ = false;
-  bool old_nccl_reported_ = false;
-  bool stop_ = false;  // the process ends; the collector outlives all communicators
+  std::string last_reason_;  // why the last communicator that isn't measured isn't
+  bool stop_ = false;        // the process ends; the collector outlives all communicators
   std::thread collector_;
   SharedState shared_;
   std::atomic<bool> forked_{false};
+  bool fork_is_told_ = false;  // `forked_` will be set in a forked child
+  const pid_t pid_;
 };
 
 inline Communicator* Process::find(Handle handle, HandleType type) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 
 #include <gradprobe/checksum.hpp>
 
+#include "blocked_signals.hpp"
 #include "version.hpp"
 
 namespace gradprobe {
@@ -81,12 +83,22 @@ std::string boot_id() {
   return text;
 }
 
+// How large a file of this process can be: more would raise SIGXFSZ, which ends the process.
+std::uint64_t file_limit() {
+  struct rlimit limit {};
+  const bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited ? limit.rlim_cur : UINT64_MAX;
+}
+
 // posix_fallocate, not ftruncate: a sparse file on a full disk would raise SIGBUS at the first store.
 int allocate(int fd, std::uint64_t bytes) {
-  int error = 0;
-  do {
+  if (bytes > file_limit()) return EFBIG;
+  // A signal makes some file systems undo all they have done so far: under a profiler's timer that could go on for
+  // ever.
+  const BlockedSignals blocked;
+  int error = EINTR;
+  for (int attempt = 0; attempt < 10 && error == EINTR; attempt++)
     error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  } while (error == EINTR);
   return error;
 }
 
@@ -97,6 +109,9 @@ std::string reason(const std::string& path, const char* what, int error) {
       advice =
           "free space there, or set GRADPROBE_DIR to a file system with room for a ring (GRADPROBE_RING_MB, at least "
           "1)";
+      break;
+    case EFBIG:
+      advice = "raise the process's limit (ulimit -f), or set GRADPROBE_RING_MB to less";
       break;
     case EACCES:
     case EPERM:
@@ -122,6 +137,7 @@ std::uint64_t pid_namespace() {
 // What a ring may take of a file system when the user named no size.
 std::uint64_t modest_bytes(int fd, std::uint64_t wanted) {
   constexpr std::uint64_t kLeast = 1u << 20;
+  wanted = std::max(std::min(wanted, file_limit()), kLeast);
   struct statvfs status {};
   if (fstatvfs(fd, &status) != 0) return wanted;
   const std::uint64_t available = std::uint64_t{status.f_bavail} * status.f_frsize;
@@ -161,6 +177,7 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
     return nullptr;
   }
   const FileDescriptor file(raw_fd);
+  ring->created_ = true;
 
   ring->sketch_floats_ = config.sketch_floats;
   ring->record_bytes_ = record_bytes(config.sketch_floats);
@@ -175,7 +192,6 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
     if (map == MAP_FAILED) error = errno;
   }
   if (error != 0) {
-    ::unlink(ring->path_.c_str());
     char what[80];
     std::snprintf(what, sizeof what, "can't allocate the ring of %llu bytes",
                   static_cast<unsigned long long>(ring->bytes_));
@@ -227,11 +243,8 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
 }
 
 RingWriter::~RingWriter() {
+  if (created_ && !kept_) ::unlink(path_.c_str());
   if (map_ != nullptr) munmap(map_, bytes_);
-}
-
-void RingWriter::discard() {
-  ::unlink(path_.c_str());
 }
 
 void RingWriter::write(RecordHead head, const float* sketch) {

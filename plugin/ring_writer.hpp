@@ -26,14 +26,14 @@ struct RingIdentity {
 class RingWriter {
  public:
   // Creates the folder (0700) and the file (0600, never an existing one), allocates it in full and maps it.
-  // On failure returns null and `why` says "PATH: what; what to do".
+  // On failure returns null and `why` says "PATH: what; what to do". The file goes with the object unless keep() is
+  // called.
   static std::unique_ptr<RingWriter> create(const Config& config, const RingIdentity& identity, std::string* why);
   ~RingWriter();
   RingWriter(const RingWriter&) = delete;
   RingWriter& operator=(const RingWriter&) = delete;
 
-  // Removes the file: nothing will ever be recorded in it.
-  void discard();
+  void keep() { kept_ = true; }
 
   const std::string& path() const { return path_; }
   std::uint64_t capacity() const { return capacity_; }
@@ -62,6 +62,7 @@ class RingWriter {
   void set(std::uint64_t LiveCounters::*field, std::uint64_t n);
 
   std::string path_;
+  bool created_ = false, kept_ = false;
   unsigned char* map_ = nullptr;
   LiveCounters* live_ = nullptr;
   std::uint64_t bytes_ = 0, capacity_ = 0, written_ = 0;

@@ -265,7 +265,7 @@ CU_ENTRY(cuLaunchHostFunc, (s, fn, user), CUstream s, CUhostFn fn, void* user) {
 CUresult standin_cuda_launch_native(CUstream stream, const char* kernel_name, void (*body)(void*), void* user,
                                     void (*destroy)(void*)) {
   using namespace standin::cuda;
-  if (failures_wanted()) TRY(injected_failure("cuLaunchKernelEx", kernel_name));
+  if (failures_wanted()) TRY(injected_failure("cuLaunchKernelEx", kernel_name, __builtin_return_address(0)));
   TRY(api::need_context());
   if (!kernel_name || !body) return CUDA_ERROR_INVALID_VALUE;
   // The last copy of the work that goes (its stream's, a graph's or an executable graph's) takes `user` with it.

@@ -63,11 +63,11 @@ inline const char* kernel_name(CUfunction f) {
   return k ? k->name.c_str() : nullptr;
 }
 template <class... A>
-CUresult enter(const char* entry, const A&... args) {
+CUresult enter(const char* entry, const void* caller, const A&... args) {
   if (!failures_wanted()) return CUDA_SUCCESS;
   const char* kernel = nullptr;
   ((kernel = kernel ? kernel : kernel_name(args)), ...);
-  return injected_failure(entry, kernel);
+  return injected_failure(entry, kernel, caller);
 }
 }  // namespace standin::cuda::api
 
@@ -75,12 +75,13 @@ CUresult enter(const char* entry, const A&... args) {
 #define CU_ENTRY_TEXT(NAME) #NAME
 #define CU_ENTRY_NAME(NAME) CU_ENTRY_TEXT(NAME)
 #define CU_ENTRY_ARGS(...) __VA_OPT__(, ) __VA_ARGS__
-#define CU_ENTRY(NAME, ARGS, ...)                                                                   \
-  namespace standin::cuda::api {                                                                    \
-  CUresult NAME(__VA_ARGS__);                                                                       \
-  }                                                                                                 \
-  extern "C" CUresult CUDAAPI NAME(__VA_ARGS__) {                                                   \
-    if (CUresult r_ = standin::cuda::api::enter(CU_ENTRY_NAME(NAME) CU_ENTRY_ARGS ARGS)) return r_; \
-    return standin::cuda::api::NAME ARGS;                                                           \
-  }                                                                                                 \
+#define CU_ENTRY(NAME, ARGS, ...)                                                                                 \
+  namespace standin::cuda::api {                                                                                  \
+  CUresult NAME(__VA_ARGS__);                                                                                     \
+  }                                                                                                               \
+  extern "C" CUresult CUDAAPI NAME(__VA_ARGS__) {                                                                 \
+    CUresult r_ = standin::cuda::api::enter(CU_ENTRY_NAME(NAME), __builtin_return_address(0) CU_ENTRY_ARGS ARGS); \
+    if (r_) return r_;                                                                                            \
+    return standin::cuda::api::NAME ARGS;                                                                         \
+  }                                                                                                               \
   CUresult standin::cuda::api::NAME(__VA_ARGS__)

@@ -1,8 +1,13 @@
-// STANDIN_CUDA_FAIL=name[/kernel-substring]:nth[:code],... makes calls of entry points fail.
+// STANDIN_CUDA_FAIL=name[/kernel-substring][@library-substring]:nth[:code],... makes calls of entry points fail.
+// STANDIN_CUDA_COUNT=library-substring:file tells how often the libraries so named called each entry point.
+#include <dlfcn.h>
+
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string_view>
 
@@ -12,7 +17,8 @@ namespace standin::cuda {
 namespace {
 struct Rule {
   std::string entry;
-  std::string kernel;  // substring of the kernel's name; empty: every call counts
+  std::string kernel;   // substring of the kernel's name; empty: every call counts
+  std::string library;  // substring of the calling library's file name; empty: every call counts
   uint64_t nth = 0;
   bool onwards = false;  // "nth+"
   CUresult code = CUDA_ERROR_UNKNOWN;
@@ -40,6 +46,12 @@ std::unique_ptr<Rule> parse(std::string_view text) {
   size_t colon = text.find(':');
   if (colon == std::string_view::npos) return nullptr;
   std::string_view name = text.substr(0, colon), nth = text.substr(colon + 1);
+  size_t at = name.find('@');
+  if (at != std::string_view::npos) {
+    rule->library = name.substr(at + 1);
+    if (rule->library.empty()) return nullptr;
+    name = name.substr(0, at);
+  }
   size_t slash = name.find('/');
   if (slash != std::string_view::npos) {
     rule->kernel = name.substr(slash + 1);
@@ -75,11 +87,11 @@ std::vector<std::unique_ptr<Rule>> parse_all() {
     if (auto rule = parse(one))
       rules.push_back(std::move(rule));
     else
-      fprintf(
-          stderr,
-          "STANDIN_CUDA_FAIL: '%.*s' ignored, write name[/kernel-substring]:nth[:code], for example cuMemAlloc:2 or "
-          "cuLaunchKernel/absmax:1+:719\n",
-          static_cast<int>(one.size()), one.data());
+      fprintf(stderr,
+              "STANDIN_CUDA_FAIL: '%.*s' ignored, write name[/kernel-substring][@library-substring]:nth[:code], for "
+              "example "
+              "cuMemAlloc:2 or cuLaunchKernel/absmax:1+:719\n",
+              static_cast<int>(one.size()), one.data());
   }
   return rules;
 }
@@ -87,17 +99,63 @@ const std::vector<std::unique_ptr<Rule>>& rules() {
   static auto& r = *new std::vector<std::unique_ptr<Rule>>(parse_all());
   return r;
 }
+
+bool called_by(const void* caller, const std::string& library) {
+  Dl_info info{};
+  return dladdr(caller, &info) != 0 && info.dli_fname && strstr(info.dli_fname, library.c_str());
+}
+
+// Calls by entry point, for STANDIN_CUDA_COUNT. Written when the process ends in order.
+class Counts {
+ public:
+  Counts() {
+    const char* v = getenv("STANDIN_CUDA_COUNT");
+    const char* colon = v ? strchr(v, ':') : nullptr;
+    if (!colon || colon == v || !colon[1]) return;
+    library_.assign(v, colon);
+    file_ = colon + 1;
+  }
+  bool wanted() const { return !file_.empty(); }
+  void add(const char* entry, const void* caller) {
+    if (!wanted() || !called_by(caller, library_)) return;
+    std::lock_guard lock(mutex_);
+    calls_[entry]++;
+  }
+  void write() {
+    if (!wanted()) return;
+    std::lock_guard lock(mutex_);
+    FILE* out = fopen(file_.c_str(), "w");
+    if (!out) return;
+    for (const auto& [entry, n] : calls_) fprintf(out, "%s %llu\n", entry.c_str(), static_cast<unsigned long long>(n));
+    fclose(out);
+  }
+
+ private:
+  std::string library_, file_;
+  std::mutex mutex_;
+  std::map<std::string, uint64_t> calls_;
+};
+Counts& counts() {
+  static auto& c = *new Counts;
+  return c;
+}
+__attribute__((destructor)) void write_counts() {
+  counts().write();
+}
 }  // namespace
 
 bool failures_wanted() {
-  return !rules().empty();
+  static const bool wanted = !rules().empty() || counts().wanted();
+  return wanted;
 }
 
-CUresult injected_failure(const char* entry, const char* kernel) {
+CUresult injected_failure(const char* entry, const char* kernel, const void* caller) {
+  counts().add(entry, caller);
   CUresult result = CUDA_SUCCESS;
   for (auto& rule : rules()) {
     if (rule->entry != entry && rule->entry != unversioned(entry)) continue;
     if (!rule->kernel.empty() && (!kernel || !strstr(kernel, rule->kernel.c_str()))) continue;
+    if (!rule->library.empty() && !called_by(caller, rule->library)) continue;
     uint64_t n = ++rule->calls;
     if (n == rule->nth || (rule->onwards && n > rule->nth)) result = rule->code;
   }
