@@ -331,9 +331,14 @@ Handle Communicator::note_call(const CollApiEvent& event) {
     return {};
   }
   StepDetector::Position at;
-  if (!event.captured) at = steps_.feed(step_signature(event.function, event.datatype, input_count(event)));
+  if (!event.captured) at = position_of(event);
   follow_control(at);
   return announce(event, ordinal, at);
+}
+
+StepDetector::Position Communicator::position_of(const CollApiEvent& event) {
+  if (const std::uint64_t marked = marks_.step(); marked != kNone) return {true, marked, 0, 0, false};
+  return steps_.feed(step_signature(event.function, event.datatype, input_count(event)));
 }
 
 Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at) {
@@ -491,7 +496,7 @@ std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
     tables_.slots[index].arena_entries = reserved;
   }
   Slot& slot = tables_.slots[index];
-  slot.capacity = entries;
+  slot.capacity.store(entries, std::memory_order_relaxed);
   slot.first_entry = first;
   slot.entries.store(0, std::memory_order_relaxed);
   slot.batch = b->serial;
@@ -536,11 +541,28 @@ void Communicator::place(Op* op, Batch* b, std::uint32_t index) {
   b->placed++;
 }
 
+// A batch of many launches gets a slot for each, with room for all that is left: what a slot doesn't use is given back.
+void Communicator::give_back_entries(std::uint32_t index, std::uint32_t used) {
+  Slot& slot = tables_.slots[index];
+  const std::uint32_t capacity = slot.capacity.load(std::memory_order_relaxed);
+  const std::uint64_t opened = tables_.slots_opened.load(std::memory_order_relaxed);
+  if (index >= kDirectSlots) {
+    for (std::uint32_t e = used; e < capacity; e++) captured_entries_.reset(slot.first_entry - kDirectEntries + e);
+  } else if (opened % kDirectSlots == (index + 1) % kDirectSlots) {
+    direct_entries_used_ -= capacity - used;
+    slot.arena_entries -= capacity - used;
+  } else {
+    return;  // others have followed in the arena
+  }
+  slot.capacity.store(used, std::memory_order_relaxed);
+}
+
 void Communicator::publish(std::uint32_t index) {
   Slot& slot = tables_.slots[index];
   if (slot.state.load(std::memory_order_relaxed) != SlotState::open) return;
   slot.state.store(SlotState::published, std::memory_order_release);
   const std::uint32_t entries = slot.entries.load(std::memory_order_relaxed);
+  give_back_entries(index, entries);
   if (slot.inline_entries == entries) {
     // The launch just made has completed all results.
     slot.results_open.store(false, std::memory_order_release);
@@ -854,6 +876,7 @@ std::unique_ptr<GateChannel> Communicator::release() {
   tables_.entry_op.reset();
   tables_.entry_index.reset();
   tables_.entry_ordinal.reset();
+  marks_.release();
   return std::move(channel_);
 }
 

@@ -22,6 +22,7 @@
 #include "gate_channel.hpp"
 #include "handle.hpp"
 #include "log.hpp"
+#include "marks.hpp"
 #include "ops.hpp"
 #include "selection.hpp"
 #include "traffic_role.hpp"
@@ -130,6 +131,9 @@ class Communicator {
   const CommunicatorIdentity& identity() const { return identity_; }  // changes until identified()
   const char* name() const { return name_; }
   OpTables& tables() { return tables_; }
+  // From any thread but NCCL's callbacks.
+  void push_mark(const Mark& mark) { marks_.push(mark, tables_.announced, tables_.calls); }
+  MarkQueue& marks() { return marks_; }
   GateChannel* channel() { return channel_.get(); }  // null: nothing is measured
   // After stop() and when nothing else looks at the tables: frees them and gives the channel away. Null, and nothing is
   // freed, while a launch is still under way.
@@ -158,7 +162,8 @@ class Communicator {
     // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
     bool all_inline() const { return inline_launches == launches; }
   };
-  static constexpr std::uint32_t kDirectBatches = 256;
+  // As many as slots: a batch whose callbacks are late is given up only where its slot would be in the way, too.
+  static constexpr std::uint32_t kDirectBatches = kDirectSlots;
   static constexpr std::uint32_t kCapturedBatches = 1024;
   static constexpr std::uint32_t kCapturedBit = 1u << 31;
   static constexpr std::uint32_t kNoBatch = 0;
@@ -190,6 +195,7 @@ class Communicator {
   Handle note_call(const CollApiEvent& event);
   bool observe_traffic(const CollApiEvent& event);
   Missed leave_out(const CollApiEvent& event);
+  StepDetector::Position position_of(const CollApiEvent& event);
   bool pass_by(const CollApiEvent& event, const StepDetector::Position& at) const;
   Handle announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at);
   void classify(const CollApiEvent& event, Op* op) const;
@@ -202,6 +208,7 @@ class Communicator {
   void reclaim_slots();
   void place(Op* op, Batch* b, std::uint32_t slot);
   void publish(std::uint32_t slot);
+  void give_back_entries(std::uint32_t slot, std::uint32_t used);
   void cancel(std::uint32_t slot);
   MeasurePlan plan(const Batch& b, gate::Pass pass);
   bool result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const;
@@ -248,6 +255,7 @@ class Communicator {
 
   CallMutex mutex_;
   OpTables tables_;
+  MarkQueue marks_;
   std::unique_ptr<Batch[]> direct_batches_ = std::make_unique<Batch[]>(kDirectBatches);
   std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);
   std::uint32_t direct_batches_opened_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 
 namespace gradprobe {
@@ -54,12 +55,13 @@ Drain::Drain(Communicator* communicator, std::unique_ptr<RingWriter> ring, const
 bool Drain::poll() {
   follow_control();
   const std::uint32_t released = tables_.graphs_released.load(std::memory_order_acquire);
-  // Slots that ended before the results are read: all their results are among those read now.
+  // Slots that ended before the results are read: all their results are among those read now, or behind one that a pass
+  // on another stream is still writing.
   std::uint64_t ended = freed_;
   const std::uint64_t opened = tables_.slots_opened.load(std::memory_order_acquire);
   while (ended < opened && slot_ended(ended)) ended++;
   bool busy = read_results();
-  for (; freed_ < ended; busy = true) {
+  for (; freed_ < ended && !awaits_results(freed_); busy = true) {
     end_entries(static_cast<std::uint32_t>(freed_ % kDirectSlots));
     tables_.slots_freed.store(++freed_, std::memory_order_release);
   }
@@ -67,8 +69,32 @@ bool Drain::poll() {
   expire_overdue_slot();
   busy |= advance();
   count_uncounted();
+  ring_->set_marks_lost(communicator_->marks().lost());
   count_dropped_replays();
   return busy;
+}
+
+bool Drain::awaits_results(std::uint64_t i) {
+  const auto index = static_cast<std::uint32_t>(i % kDirectSlots);
+  const Slot& slot = tables_.slots[index];
+  const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
+  std::uint32_t outputs = 0;
+  if (slot.results_launched.load(std::memory_order_acquire) != 0)
+    for (std::uint32_t e = 0; e < entries; e++) outputs += channel_->entry(slot.first_entry + e).output != 0 ? 1u : 0u;
+  // All are there in the usual case, and the ring needn't be searched.
+  if (views_[index].inputs_read >= entries &&
+      views_[index].results_read >= outputs * slot.results_launched.load(std::memory_order_acquire))
+    return false;
+  return has_unread_results(index);
+}
+
+bool Drain::has_unread_results(std::uint32_t slot) const {
+  for (std::uint64_t i = results_read_; i < results_read_ + kResults; i++) {
+    gate::Result& result = channel_->result(i);
+    if (std::atomic_ref<std::uint64_t>(result.seq).load(std::memory_order_acquire) == i + 1 && result.slot == slot)
+      return true;
+  }
+  return false;
 }
 
 void Drain::follow_control() {
@@ -88,7 +114,9 @@ void Drain::end_released_slots(std::uint32_t released) {
   for (std::uint32_t i = kDirectSlots; i < kWarmUpSlot && graphs_released_ != released; i++) {
     Slot& slot = tables_.slots[i];
     // In this order: a slot that is being given back loses `drained` last.
-    if (slot.drained.load(std::memory_order_acquire) || !slot.graph_released.load(std::memory_order_acquire)) continue;
+    if (slot.drained.load(std::memory_order_acquire) || !slot.graph_released.load(std::memory_order_acquire) ||
+        has_unread_results(i))
+      continue;
     if (replay_slot_ == i) write_replay();
     const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
     for (std::uint32_t e = 0; e < entries; e++) results_.forget(tables_.entry_ordinal[slot.first_entry + e]);
@@ -155,6 +183,8 @@ bool Drain::read_results() {
     if (std::atomic_ref<std::uint64_t>(result.seq).load(std::memory_order_acquire) != results_read_ + 1) return any;
     any = true;
     if (result.slot < kWarmUpSlot) {
+      SlotView& view = views_[result.slot];
+      (result.pass == gate::kInputPass ? view.inputs_read : view.results_read)++;
       if (result.status == gate::kMeasured)
         take(result);
       else
@@ -186,7 +216,7 @@ void Drain::take_slot_status(const gate::Result& result) {
   // A captured slot's entries stay for later replays; this replay's are missed.
   if (captured) {
     const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
-    ring_->count_missed(reason, one_entry ? 1 : slot.capacity);
+    ring_->count_missed(reason, one_entry ? 1 : slot.capacity.load(std::memory_order_relaxed));
     // NCCL launches some collectives without a word: replays must not wait for their buffers again and again.
     const std::uint32_t timeouts = view.timeouts + (view.timed_out ? 1 : 0);
     if (view.timed_out && timeouts == kReplaysThatWait) communicator_->expire(result.slot);
@@ -359,6 +389,7 @@ bool Drain::advance() {
   const std::uint64_t announced = tables_.announced.load(std::memory_order_acquire);
   const std::uint64_t before = collected_;
   while (collected_ < announced) {
+    write_marks();
     Op& op = tables_.direct_op(collected_);
     const OpState state = op.state.load(std::memory_order_acquire);
     if (state == OpState::announced) break;
@@ -377,8 +408,24 @@ bool Drain::advance() {
     }
     tables_.collected.store(++collected_, std::memory_order_release);
   }
+  write_marks();
   ring_->set_announced(tables_.calls.load(std::memory_order_relaxed));
   return collected_ != before;
+}
+
+void Drain::write_marks() {
+  while (const std::optional<Mark> mark = communicator_->marks().take(collected_)) {
+    RecordHead record{};
+    record.kind = static_cast<std::uint16_t>(RecordKind::mark);
+    record.op = mark->op;
+    MarkBody& body = record.mark;
+    body.value = mark->value;
+    body.number = mark->number;
+    body.kind = static_cast<std::uint8_t>(mark->kind);
+    std::memcpy(body.name, mark->name, sizeof body.name);
+    folder_.mark(*mark, &record);
+    ring_->write(record, nullptr);
+  }
 }
 
 void Drain::count_uncounted() {
@@ -409,6 +456,7 @@ void Drain::finish(RingState state) {
     end_results(tables_.slots[i % kDirectSlots], Missed::result_lost);
   results_.finish();
   count_uncounted();
+  ring_->set_marks_lost(communicator_->marks().lost());
   folder_.finish();
   ring_->heartbeat();
   ring_->set_state(state);

@@ -40,9 +40,10 @@ class Drain {
  private:
   struct SlotView {
     bool timed_out = false, busy = false, invalid = false;
-    Missed result_missed = Missed::result_lost;  // of results that didn't come
-    std::uint32_t dropped = 0;                   // captured: inputs that found the ring full, as last counted
-    std::uint32_t timeouts = 0;                  // captured: replays that waited in vain
+    Missed result_missed = Missed::result_lost;       // of results that didn't come
+    std::uint32_t dropped = 0;                        // captured: inputs that found the ring full, as last counted
+    std::uint32_t timeouts = 0;                       // captured: replays that waited in vain
+    std::uint32_t inputs_read = 0, results_read = 0;  // results of input and result passes
   };
   // A record whose turn hasn't come: a group's results arrive in any order.
   struct Held {
@@ -54,6 +55,9 @@ class Drain {
   static constexpr std::uint32_t kReplaysThatWait = 3;
 
   void follow_control();
+  // Of an ended direct slot; of any slot.
+  bool awaits_results(std::uint64_t i);
+  bool has_unread_results(std::uint32_t slot) const;
   void end_released_slots(std::uint32_t released);
   bool read_results();
   void take(const gate::Result& result);
@@ -71,6 +75,7 @@ class Drain {
   void write(RecordHead* record, const float* sketch);
   void end_entries(std::uint32_t index);
   bool advance();
+  void write_marks();
   void write_missed(Op* op);
   RecordHead record_of(const Op& op) const;
   RecordHead result_record_of(const Op& op) const;

@@ -76,8 +76,9 @@ struct Slot {
   std::atomic<bool> result_failed{false};
   // Results that no launch is known to complete: of buffers told inline beside others told by host callbacks.
   std::atomic<bool> result_ambiguous{false};
-  std::uint32_t first_entry = 0, capacity = 0;
-  std::uint32_t arena_entries = 0;  // capacity, and what was left unused at the arena's end before it
+  std::uint32_t first_entry = 0;
+  std::atomic<std::uint32_t> capacity{0};  // entries; those used once it is published
+  std::uint32_t arena_entries = 0;         // direct: capacity, and what was left unused at the arena's end before it
   std::atomic<std::uint32_t> entries{0};
   std::uint32_t inline_entries = 0;  // of these, told inline
   bool grouped = false;              // the launch that opened it has a GroupApi

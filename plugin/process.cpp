@@ -218,18 +218,9 @@ void* Process::enter(const Entrant& entrant, const Config& config, const Log& lo
   entry->pending = std::move(pending);
   shared_.communicators.store(++open_, std::memory_order_relaxed);
   if (measured) measured_++;
-  set_live(entry, entry->communicator.get());
+  go_live(entry);
   wake_.notify_all();
   return Handle(HandleType::context, id, 0).opaque();
-}
-
-void Process::set_live(Entry* entry, Communicator* communicator) {
-  entry->live.store(communicator, std::memory_order_release);
-  LiveCommunicator& live = g_live_communicators[static_cast<std::size_t>(entry - entries_.data())];
-  live.context_tag.store(0, std::memory_order_release);
-  live.communicator.store(communicator, std::memory_order_release);
-  if (communicator == nullptr) return;
-  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
 }
 
 // Whether the communicator is to be measured, by what is known before its first call.
@@ -396,7 +387,7 @@ void Process::close(void* context) {
       if (entry.drain != nullptr) entry.drain->ring().set_state(RingState::finalized);
     }
     quiescent = (entry.drain == nullptr || entry.drain->settled()) && !communicator->graphs_alive();
-    set_live(&entry, nullptr);
+    end_live(&entry);
     entry.drain.reset();
     entry.pending.reset();
     entry.closing = false;
@@ -408,6 +399,50 @@ void Process::close(void* context) {
   channel.reset();
   const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
   if (!summary.empty()) (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
+}
+
+void Process::go_live(Entry* entry) {
+  const std::lock_guard lock(marks_mutex_);
+  Communicator* communicator = entry->communicator.get();
+  for (const Mark* mark : {&step_mark_, &phase_mark_})
+    if (mark->kind != MarkKind::none) communicator->push_mark(*mark);
+  entry->live.store(communicator, std::memory_order_release);
+  LiveCommunicator& live = g_live_communicators[communicator->id().index];
+  live.communicator.store(communicator, std::memory_order_release);
+  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
+}
+
+void Process::end_live(Entry* entry) {
+  const std::lock_guard lock(marks_mutex_);
+  LiveCommunicator& live = g_live_communicators[entry->communicator->id().index];
+  live.context_tag.store(0, std::memory_order_release);
+  live.communicator.store(nullptr, std::memory_order_release);
+  entry->live.store(nullptr, std::memory_order_release);
+}
+
+void Process::push(const Mark& mark) {
+  // No communicator of the table is destroyed while this is held.
+  const std::lock_guard lock(marks_mutex_);
+  if (mark.kind == MarkKind::step) step_mark_ = mark;
+  if (mark.kind == MarkKind::phase) phase_mark_ = mark;
+  for (Entry& entry : entries_)
+    if (Communicator* communicator = entry.live.load(std::memory_order_acquire); communicator != nullptr)
+      communicator->push_mark(mark);
+}
+
+void Process::mark(MarkKind kind, std::uint64_t number, double value, const char* name) noexcept {
+  try {
+    Process& process = get();
+    if (process.in_forked_child()) return;  // the parent's threads may have held the mutex
+    Mark mark;
+    mark.kind = kind;
+    mark.number = number;
+    mark.value = value;
+    if (name != nullptr) set_name(&mark, name);
+    process.push(mark);
+  } catch (const std::exception&) {
+    // No memory for the process's own state: there is no communicator either.
+  }
 }
 
 void Process::at_exit() {

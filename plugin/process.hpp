@@ -18,6 +18,7 @@
 #include "config.hpp"
 #include "drain.hpp"
 #include "log.hpp"
+#include "marks.hpp"
 #include "nccl_types.hpp"
 
 namespace gradprobe {
@@ -59,6 +60,9 @@ class Process {
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
   void close(void* context);
+
+  // gradprobe.h: a mark for every communicator, and for those to come. From any thread; in a forked child nothing.
+  static void mark(MarkKind kind, std::uint64_t number, double value, const char* name) noexcept;
 
   // The communicator of a context or an event handle of the given type; null when there is none any more, for anything
   // else (a null handle has type none), and in a forked child.
@@ -103,7 +107,9 @@ class Process {
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
   static void make_pending_ring(Entry* entry);
-  void set_live(Entry* entry, Communicator* communicator);
+  void push(const Mark& mark);
+  void go_live(Entry* entry);
+  void end_live(Entry* entry);
   Entry* free_entry();
   void at_exit();
   void wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock);
@@ -116,6 +122,9 @@ class Process {
   std::uint32_t open_ = 0;
   std::uint32_t measured_ = 0;  // of the open ones
   std::size_t next_entry_ = 0;
+  // Guards the marks in force, and a communicator's life against those who give it marks. Taken after mutex_.
+  std::mutex marks_mutex_;
+  Mark step_mark_, phase_mark_;  // kind none: none yet
   bool settings_reported_ = false;
   std::string last_reason_;  // why the last communicator that isn't measured isn't
   bool stop_ = false;        // the process ends; the collector outlives all communicators

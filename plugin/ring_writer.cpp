@@ -209,7 +209,7 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
   h.record_bytes = ring->record_bytes_;
   h.sketch_floats = config.sketch_floats;
   h.capacity = ring->capacity_;
-  h.features_compatible = kFeatureResults;
+  h.features_compatible = kFeatureResults | kFeatureMarks;
   h.comm_id = identity.comm_id;
   h.rank = identity.rank;
   h.nranks = identity.nranks;

@@ -46,6 +46,7 @@ class RingWriter {
   void count_measured(std::uint64_t n) { add(&LiveCounters::measured, n); }
   void count_results(std::uint64_t n) { add(&LiveCounters::results, n); }
   void count_missed(Missed reason, std::uint64_t n = 1);
+  void set_marks_lost(std::uint64_t n) { set(&LiveCounters::marks_lost, n); }
   void count_gate_wait(std::uint64_t ns) { add(&LiveCounters::gated_ns, ns); }
   void set_announced(std::uint64_t n) { set(&LiveCounters::announced, n); }
   void heartbeat();

@@ -4,17 +4,53 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace gradprobe {
 
 StepFolder::StepFolder(RingWriter* ring, std::uint32_t sketch_floats, std::uint64_t ops_per_step)
-    : ring_(ring), detector_(ops_per_step), sketch_floats_(sketch_floats), sum_(sketch_floats) {}
+    : ring_(ring),
+      ops_per_step_(ops_per_step),
+      detector_(ops_per_step),
+      sketch_floats_(sketch_floats),
+      sum_(sketch_floats) {}
+
+void StepFolder::mark(const Mark& mark, RecordHead* record) {
+  record->step = kNone;
+  if (replays_) return;
+  if (mark.kind == MarkKind::step && mark.step != marked_step_) {
+    marked_step_ = mark.step;
+    marked_ops_ = 0;
+    pending_ = {};  // no step was found for what came before the first mark
+    if (open_) write();
+  }
+  if (marked_step_ == kNone) return;
+  record->step = marked_step_;
+  record->flags |= kFlagStepConfirmed;
+}
+
+void StepFolder::begin_replays() {
+  if (std::exchange(replays_, true) || marked_step_ == kNone) return;
+  if (open_) write();
+  found_from_ = marked_step_ + 1;
+  marked_step_ = kNone;
+  detector_ = StepDetector(ops_per_step_);
+}
+
+StepDetector::Position StepFolder::position_of(Function function, Datatype datatype, std::uint64_t count) {
+  if (marked_step_ != kNone) return {true, marked_step_, marked_ops_++, 0, false};
+  StepDetector::Position p = detector_.feed(step_signature(function, datatype, count));
+  if (p.confirmed) p.step += found_from_;
+  if (detector_.confirmed_now()) fold_pending();
+  return p;
+}
 
 void StepFolder::feed(RecordHead* record, const float* sketch) {
+  if ((record->flags & kFlagCaptured) != 0) begin_replays();
   const CollectiveBody& body = record->collective;
-  const std::uint64_t fed = detector_.fed();
-  const StepDetector::Position p = detector_.feed(
-      step_signature(static_cast<Function>(body.function), static_cast<Datatype>(body.datatype), body.count));
+  const StepDetector::Position p =
+      position_of(static_cast<Function>(body.function), static_cast<Datatype>(body.datatype), body.count);
+  const std::uint64_t fed = detector_.fed() - 1;
   if (!p.confirmed) {
     // An irregular run without steps must not keep everything for ever.
     if (pending_.size() == kMaxPending) pending_.erase(pending_.begin());
@@ -23,7 +59,6 @@ void StepFolder::feed(RecordHead* record, const float* sketch) {
     pending_.push_back(std::move(item));
     return;
   }
-  if (detector_.confirmed_now()) fold_pending();
   record->step = p.step;
   record->step_op = p.step_op;
   record->ops_per_step = p.ops_per_step;
@@ -32,15 +67,15 @@ void StepFolder::feed(RecordHead* record, const float* sketch) {
 }
 
 void StepFolder::pass(Function function, Datatype datatype, std::uint64_t count) {
-  detector_.feed(step_signature(function, datatype, count));
-  if (detector_.confirmed_now()) fold_pending();
+  position_of(function, datatype, count);
 }
 
 void StepFolder::fold_pending() {
   for (const Item& item : pending_) {
     const StepDetector::Position earlier = detector_.confirmation().locate(item.fed);
     if (earlier.step == kNone) continue;
-    fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step, earlier.ops_per_step);
+    fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step + found_from_,
+         earlier.ops_per_step);
   }
   pending_ = {};
 }

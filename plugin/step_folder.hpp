@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "marks.hpp"
 #include "ring_writer.hpp"
 
 namespace gradprobe {
@@ -22,6 +23,9 @@ class StepFolder {
   // The next op, one without a record.
   void pass(Function function, Datatype datatype, std::uint64_t count);
 
+  // A mark before the next op: a step mark begins a step. Fills the record's step fields.
+  void mark(const Mark& mark, RecordHead* record);
+
   // Writes the step in progress; nothing may follow.
   void finish();
 
@@ -34,12 +38,20 @@ class StepFolder {
   };
   static constexpr std::size_t kMaxPending = 256;
 
+  void begin_replays();
+  StepDetector::Position position_of(Function function, Datatype datatype, std::uint64_t count);
   void fold_pending();
   void fold(const RecordHead& record, const float* sketch, std::uint64_t step, std::uint32_t ops_per_step);
   void write();
 
   RingWriter* ring_;
+  const std::uint64_t ops_per_step_;
   StepDetector detector_;
+  // Steps are told by marks until a graph replays: a replay's place among the marks is not known.
+  bool replays_ = false;
+  std::uint64_t marked_step_ = kNone;
+  std::uint32_t marked_ops_ = 0;  // so far
+  std::uint64_t found_from_ = 0;  // what is added to the detector's steps: the first one after the last marked step
   std::vector<Item> pending_;
   std::uint32_t sketch_floats_;
   bool open_ = false;

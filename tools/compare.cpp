@@ -73,6 +73,7 @@ Json to_json(const Communicator& comm, const StepComparison& s) {
   j["ranks"] = s.ranks.size();
   j["rank_list"] = s.ranks;
   j["complete"] = s.complete;
+  j["loss_from"] = s.loss.count == 0 ? Json(nullptr) : Json(s.loss_marked ? "mark" : "scalar");
   j["loss_mean"] = number_or_null(s.loss.mean);
   j["loss_std"] = number_or_null(s.loss.std);
   j["loss_cv"] = number_or_null(s.loss.cv);
@@ -272,7 +273,8 @@ int compare(const CompareOptions& options) {
     for (const Finding& finding : across) print_line("data: " + finding.text);
     print_line(kScaleAssumption);
     print_line(
-        "Loss: the step's last one-element floating-point scalar. std is over the ranks (divided by n); CV is "
+        "Loss: the step's mark named loss (gradprobe_scalar); where no rank has one, the last one-element "
+        "floating-point scalar. std is over the ranks (divided by n); CV is "
         "std/|mean|.");
   }
   return options.fail_on_findings && notable ? kExitFindings : kExitOk;

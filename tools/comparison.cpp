@@ -64,8 +64,14 @@ std::optional<double> last_loss(const RankInStep& rank) {
 
 void compare_losses(const std::vector<RankInStep>& ranks, StepComparison& result) {
   std::vector<RankValue> losses;
+  for (const RankInStep& rank : ranks) {
+    const auto marked = rank.ring->marked_losses.find(result.step);
+    if (marked != rank.ring->marked_losses.end()) losses.push_back({rank.ring->rank(), marked->second});
+  }
+  // Of one step only one kind: what is reduced may be another number than what is marked.
+  result.loss_marked = !losses.empty();
   for (const RankInStep& rank : ranks)
-    if (const auto loss = last_loss(rank)) losses.push_back({rank.ring->rank(), *loss});
+    if (const auto loss = last_loss(rank); loss && !result.loss_marked) losses.push_back({rank.ring->rank(), *loss});
   result.loss = dispersion(losses);
   if (result.loss.non_finite > 0) {
     result.notes.push_back(fmt::format("the loss of {} rank(s) is not finite", result.loss.non_finite));
@@ -73,6 +79,15 @@ void compare_losses(const std::vector<RankInStep>& ranks, StepComparison& result
   if (!losses.empty() && losses.size() < ranks.size()) {
     result.notes.push_back(fmt::format("{} of {} ranks have a loss", losses.size(), ranks.size()));
   }
+}
+
+// A marked step is whole where its mark is there and more steps follow, or the run ended in order.
+bool marked_whole(const std::vector<RankInStep>& ranks, std::uint64_t step) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const RankInStep& rank) {
+    const RankRing& ring = *rank.ring;
+    const bool ended = ring.writer == Writer::finalized || ring.writer == Writer::exited;
+    return ring.marked_steps.count(step) > 0 && (ended || ring.by_step.rbegin()->first > step);
+  });
 }
 
 // A run that ends, or is looked at, within a step leaves it incomplete on every rank. Step 0 may be an irregular first
@@ -84,7 +99,10 @@ void check_complete(const std::vector<RankInStep>& ranks, StepComparison& result
     expected = std::max<std::size_t>(expected, rank.ring->steps[rank.ops->begin()->second].ops_per_step);
   }
   result.complete = result.step == 0 || most >= expected;
-  if (!result.complete) {
+  if (result.complete && expected == 0 && !marked_whole(ranks, result.step)) {
+    result.complete = false;
+    result.notes.push_back("incomplete: the records don't go from its mark to its end; not in the summary");
+  } else if (!result.complete) {
     result.notes.push_back(fmt::format("incomplete: {} of {} collectives; not in the summary", most, expected));
   }
 }
@@ -303,6 +321,7 @@ std::vector<Communicator> group_by_communicator(const std::vector<RingReader>& r
       if (comm.name.empty()) comm.name = field_text((*newest)->header().comm_name);
       comm.rings.push_back(load(**newest));
     }
+    comm.marked_steps = align_marked_steps(comm.rings);
     comm.results = compare_results(comm.rings);
     communicators.push_back(std::move(comm));
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "marked_steps.hpp"
 #include "rank_ring.hpp"
 #include "results.hpp"
 
@@ -22,6 +23,7 @@ struct Communicator {
   std::string name;
   std::uint32_t nranks = 0;
   std::vector<RankRing> rings;
+  MarkedSteps marked_steps;
   ResultComparison results;
   std::vector<std::string> superseded;  // rings of the same rank from an earlier run
 };
@@ -39,6 +41,7 @@ struct StepComparison {
   std::vector<std::uint32_t> ranks;  // seen in this step
   bool complete = true;              // false: the records end within it on every rank
   Dispersion loss;                   // count 0: no loss in this step
+  bool loss_marked = false;          // from marks rather than from what is reduced
   Dispersion norm;                   // count 0: nothing measured on all ranks
   std::vector<RankValue> norms;
   std::size_t norm_buckets = 0;

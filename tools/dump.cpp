@@ -80,6 +80,32 @@ bool has_measures(const Record& record) {
           is_floating_point(static_cast<Datatype>(record.head.collective.datatype)));
 }
 
+std::string mark_text(const MarkBody& mark) {
+  switch (static_cast<MarkKind>(mark.kind)) {
+    case MarkKind::step:
+      return number_or_dash(mark.number);
+    case MarkKind::scalar:
+      return printable(field_text(mark.name)) + fmt::format(" = {:.9g}", mark.value);
+    case MarkKind::phase:
+      return printable(field_text(mark.name));
+    case MarkKind::none:
+      break;
+  }
+  return "-";
+}
+
+Json mark_json(const RecordHead& head) {
+  Json j;
+  const auto kind = static_cast<MarkKind>(head.mark.kind);
+  j["op"] = head.op;
+  j["step_confirmed"] = (head.flags & kFlagStepConfirmed) != 0;
+  j["mark"] = name(kind);
+  j["name"] = kind == MarkKind::step ? Json(nullptr) : Json(field_text(head.mark.name));
+  j["value"] = kind == MarkKind::scalar ? json_number(head.mark.value) : Json(nullptr);
+  j["number"] = kind == MarkKind::step ? json_or_null(head.mark.number) : Json(nullptr);
+  return j;
+}
+
 class TextTable {
  public:
   explicit TextTable(bool with_comm) : with_comm_(with_comm) {
@@ -100,6 +126,11 @@ class TextTable {
       line(comm, rank, step, number_or_dash(b.first_op), "step", "-", "-", std::to_string(b.elements),
            real(norm_of(b.sum_squares)), real(b.max_abs), std::to_string(b.nan_count), std::to_string(b.inf_count),
            first_bad, status, std::isnan(b.scalar_sum) ? "-" : fmt::format("{:.9g}", b.scalar_sum));
+      return;
+    }
+    if (record.kind() == RecordKind::mark) {
+      line(comm, rank, step, std::to_string(head.op), "mark", name(static_cast<MarkKind>(head.mark.kind)), "-", "-",
+           "-", "-", "-", "-", "-", "-", mark_text(head.mark));
       return;
     }
     const CollectiveBody& b = head.collective;
@@ -160,6 +191,8 @@ Json to_json(const FileHeader& header, const Record& record, const AssignedStep&
     j["gpu_start_ns"] = b.gpu_start_ns;
     j["gpu_end_ns"] = b.gpu_end_ns;
     j["last_scalar"] = std::isnan(b.scalar_sum) ? Json(nullptr) : json_number(b.scalar_sum);
+  } else if (record.kind() == RecordKind::mark) {
+    j.update(mark_json(head));
   } else {
     const CollectiveBody& b = head.collective;
     const bool measured = head.missed == 0;
@@ -169,7 +202,8 @@ Json to_json(const FileHeader& header, const Record& record, const AssignedStep&
     j["op"] = head.op;
     j["replay"] = head.replay;
     j["step_confirmed"] = record.has(kFlagStepConfirmed);
-    j["step_op"] = assigned.ops_per_step == 0 ? Json(nullptr) : Json(assigned.step_op);
+    const bool placed = assigned.ops_per_step != 0 || record.has(kFlagStepConfirmed);
+    j["step_op"] = !placed ? Json(nullptr) : Json(assigned.step_op);
     j["ops_per_step"] = assigned.ops_per_step == 0 ? Json(nullptr) : Json(assigned.ops_per_step);
     j["extra"] = assigned.extra;
     j["captured"] = record.has(kFlagCaptured);
@@ -222,7 +256,8 @@ class Printer {
  private:
   bool wanted(const Record& record, const AssignedStep& assigned) const {
     const RecordKind kind = record.kind();
-    if (!record.has_body() && kind != RecordKind::step && kind != RecordKind::result) return false;
+    if (!record.has_body() && kind != RecordKind::step && kind != RecordKind::result && kind != RecordKind::mark)
+      return false;
     if (options_.steps.given && (assigned.step == kNone || !options_.steps.contains(assigned.step))) return false;
     return options_.kinds.empty() ||
            std::find(options_.kinds.begin(), options_.kinds.end(), name(kind)) != options_.kinds.end();

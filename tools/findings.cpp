@@ -381,6 +381,26 @@ void find_losses_of_data(const Communicator& comm, std::vector<Finding>& finding
   }
 }
 
+void find_step_marks(const Communicator& comm, std::vector<Finding>& findings) {
+  const MarkedSteps& steps = comm.marked_steps;
+  if (!steps.any()) return;
+  if (!steps.unmarked.empty()) {
+    findings.push_back({"step_marks",
+                        fmt::format("{} marked steps (gradprobe_step), {} did not: each collective there was given the "
+                                    "step that it has on {}. Mark steps on every rank.",
+                                    plural(steps.marked), plural(steps.unmarked), plural(steps.marked)),
+                        false});
+  }
+  if (steps.disagreements > 0) {
+    findings.push_back({"step_marks",
+                        fmt::format("the ranks' marks put {} collective(s) into different steps, first op {}: the "
+                                    "lowest rank's were taken. Call gradprobe_step where no other thread calls a "
+                                    "collective, with equal numbers on all ranks.",
+                                    steps.disagreements, steps.first_disagreement.op),
+                        false});
+  }
+}
+
 struct Lifetime {
   std::uint64_t start = UINT64_MAX, end = 0;
   std::set<std::tuple<std::string, std::uint64_t, std::uint32_t>> processes;  // host, PID namespace, PID
@@ -408,6 +428,7 @@ std::vector<Finding> find_in(const Communicator& comm, const std::vector<StepCom
   find_outliers(steps, findings);
   find_lengths(comm, findings);
   find_missing_ranks(comm, findings);
+  find_step_marks(comm, findings);
   find_losses_of_data(comm, findings);
   return findings;
 }

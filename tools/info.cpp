@@ -98,6 +98,9 @@ void print_counters(const RingReader& ring, const LiveCounters& live, Writer wri
                                    live.announced, live.measured, static_cast<double>(live.gated_ns) / 1e6));
   const bool keeps_results = (ring.header().features_compatible & kFeatureResults) != 0;
   field("results", keeps_results ? fmt::format("{} measured", live.results) : std::string("not counted"));
+  if ((ring.header().features_compatible & kFeatureMarks) != 0 && live.marks_lost > 0)
+    field("marks", fmt::format("{} lost: more than the queue holds came before their collectives were recorded",
+                               live.marks_lost));
   bool any = false;
   for (std::uint16_t reason = 1; reason < 32; reason++) {
     if (live.missed[reason] == 0) continue;
@@ -111,20 +114,20 @@ void print_counters(const RingReader& ring, const LiveCounters& live, Writer wri
 bool print_integrity(const RingReader& ring, Writer writer) {
   RingCursor cursor(ring);
   Record record;
-  std::uint64_t readable = 0, by_kind[5] = {}, unknown = 0;
+  std::uint64_t readable = 0, by_kind[6] = {}, unknown = 0;
   Next next = Next::end;
   while ((next = cursor.next(record)) == Next::record) {
     readable++;
-    if (record.head.kind >= 1 && record.head.kind <= 4)
+    if (record.head.kind >= 1 && record.head.kind <= 5)
       by_kind[record.head.kind]++;
     else
       unknown++;
   }
   const RingCursor::Losses& lost = cursor.losses();
   field("written", fmt::format("{} record(s), {} overwritten by later ones", cursor.next_number(), lost.overwritten));
-  field("readable",
-        fmt::format("{}: {} collective, {} step, {} scalar, {} result{}", readable, by_kind[1], by_kind[2], by_kind[3],
-                    by_kind[4], unknown > 0 ? fmt::format(", {} of unknown kind", unknown) : ""));
+  field("readable", fmt::format("{}: {} collective, {} step, {} scalar, {} result, {} mark{}", readable, by_kind[1],
+                                by_kind[2], by_kind[3], by_kind[4], by_kind[5],
+                                unknown > 0 ? fmt::format(", {} of unknown kind", unknown) : ""));
   std::vector<std::uint64_t> torn = lost.torn;
   std::uint64_t torn_count = lost.torn_count;
   const bool writing = is_running(writer) || writer == Writer::stalled;

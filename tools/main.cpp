@@ -199,7 +199,7 @@ int run_tool(int argc, char** argv) {
                          "One JSON object a line. Unknown values are null; NaN and infinities are the strings \"NaN\", "
                          "\"Infinity\", \"-Infinity\"");
   dump_command->add_option("--kind", dump_options.kinds, "Only this kind of record; may be repeated")
-      ->check(CLI::IsMember({"collective", "step", "scalar", "result"}))
+      ->check(CLI::IsMember({"collective", "step", "scalar", "result", "mark"}))
       ->allow_extra_args(false);
   std::vector<std::string> dump_ranks;
   dump_command->add_option("--rank", dump_ranks, "Only these ranks; may be repeated or a,b,c")

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "ring_files.hpp"
@@ -26,7 +27,9 @@ struct RankRing {
   std::vector<AssignedStep> steps;
   // Per step: index into `heads` of its collectives and scalars; extras are left out.
   std::map<std::uint64_t, std::map<OpKey, std::size_t>> by_step;
-  std::map<OpKey, std::size_t> results;  // index into `heads`; only those that were measured
+  std::set<std::uint64_t> marked_steps;           // steps whose beginning the application marked, as far as it is here
+  std::map<std::uint64_t, double> marked_losses;  // by step: the last scalar named "loss"
+  std::map<OpKey, std::size_t> results;           // index into `heads`; only those that were measured
   RingCursor::Losses losses;
   LiveCounters counters{};
   Writer writer = Writer::unseen;
@@ -34,6 +37,9 @@ struct RankRing {
 
   std::uint32_t rank() const { return reader->header().rank; }
 };
+
+// Fills by_step and marked_losses from `steps`.
+void index_by_step(RankRing& ring);
 
 // The reader must outlive the result.
 RankRing load(const RingReader& reader);

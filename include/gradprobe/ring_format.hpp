@@ -49,6 +49,8 @@ inline constexpr std::uint64_t kNone = ~std::uint64_t{0};  // "no such step, ele
 inline constexpr std::uint64_t kKnownIncompatible = 0;
 // Compatible features: the writer keeps LiveCounters::results, and RecordKind::result may occur.
 inline constexpr std::uint64_t kFeatureResults = 1;
+// ... and LiveCounters::marks_lost, and RecordKind::mark may occur.
+inline constexpr std::uint64_t kFeatureMarks = 2;
 
 enum class RingState : std::uint32_t {
   running = 0,    // or killed: see the writer's process
@@ -57,8 +59,9 @@ enum class RingState : std::uint32_t {
 };
 
 // collective and scalar are inputs, before the reduction. result is what the reduction left on this rank; it has the
-// op, replay and step fields of the collective's input.
-enum class RecordKind : std::uint16_t { empty = 0, collective = 1, step = 2, scalar = 3, result = 4 };
+// op, replay and step fields of the collective's input. mark is what the application said (gradprobe.h); its op is the
+// communicator's first one after it.
+enum class RecordKind : std::uint16_t { empty = 0, collective = 1, step = 2, scalar = 3, result = 4, mark = 5 };
 
 // Why an input (or a result) was not measured. Also the index into LiveCounters::missed, which counts inputs. Never
 // renumber: files keep the numbers.
@@ -164,7 +167,7 @@ struct LiveCounters {
   std::uint64_t gated_ns;      // 2080  sum of the times that gates waited on the device
   std::uint64_t announced;     // 2088  collectives that NCCL announced on this communicator
   std::uint64_t results;       // 2096  results measured (kFeatureResults)
-  std::uint64_t reserved;      // 2104  zero
+  std::uint64_t marks_lost;    // 2104  marks that found the queue full (kFeatureMarks)
   std::uint64_t missed[32];    // 2112  inputs by reason (Missed)
   unsigned char room[1728];    // 2368  zeros
 };
@@ -219,6 +222,23 @@ struct StepBody {
 };
 static_assert(sizeof(StepBody) == 192);
 
+enum class MarkKind : std::uint8_t { none = 0, step = 1, scalar = 2, phase = 3 };
+
+inline constexpr std::size_t kMarkNameBytes = 160;
+
+// Body of RecordKind::mark. The record's `step` is the one that the application's step marks put it in; kNone (and no
+// kFlagStepConfirmed) where they put it in none.
+struct MarkBody {
+  double value;               //  64  scalar: the value, NaN included
+  std::uint64_t number;       //  72  step: as the application counts; otherwise kNone
+  std::uint8_t kind;          //  80  MarkKind
+  unsigned char reserved[7];  //  81
+  char name[kMarkNameBytes];  //  88  scalar, phase: UTF-8, NUL-terminated, cut between characters
+  unsigned char room[8];      // 248
+};
+static_assert(sizeof(MarkBody) == 192);
+static_assert(offsetof(MarkBody, name) == 88 - 64);
+
 struct RecordHead {
   std::uint64_t before;        //   0  seqlock stamps: record number + 1
   std::uint64_t after;         //   8
@@ -235,6 +255,7 @@ struct RecordHead {
   union {
     CollectiveBody collective;  //  64
     StepBody step_body;         //  64
+    MarkBody mark;              //  64
   };
 };
 static_assert(sizeof(RecordHead) == kRecordHeadBytes);
@@ -330,8 +351,24 @@ constexpr const char* name(RecordKind k) {
       return "scalar";
     case RecordKind::result:
       return "result";
+    case RecordKind::mark:
+      return "mark";
     case RecordKind::empty:
       return "empty";
+  }
+  return "unknown";
+}
+
+constexpr const char* name(MarkKind k) {
+  switch (k) {
+    case MarkKind::step:
+      return "step";
+    case MarkKind::scalar:
+      return "scalar";
+    case MarkKind::phase:
+      return "phase";
+    case MarkKind::none:
+      break;
   }
   return "unknown";
 }

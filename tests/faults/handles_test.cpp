@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <random>
 #include <thread>
@@ -108,6 +109,19 @@ TEST(Handles, OfAFinalizedCommunicator) {
       n++;
     }
   EXPECT_EQ(profiler().finalize(stale.back()), 0);
+  // Those of earlier users of a place in the process's table differ from the living one's in a few bits.
+  const std::vector<void*> living = rig.all_reduce(&alive);
+  n++;
+  for (int bit = 44; bit <= 60; bit++) {
+    const auto other = [bit](void* handle) {
+      return reinterpret_cast<void*>(reinterpret_cast<std::uint64_t>(handle) ^ std::uint64_t{1} << bit);
+    };
+    for (void* handle : living)
+      EXPECT_TRUE(call_everything(other(living.back()), other(handle), rig.stream, rig.bucket));
+    EXPECT_EQ(profiler().finalize(other(living.back())), 0);
+    rig.all_reduce(&alive);
+    n++;
+  }
   alive.finalize();
   rig.expect_all_measured(1, n);
   EXPECT_EQ(profiler().finalize(alive.context()), 0);  // twice
@@ -188,6 +202,57 @@ TEST(Handles, WhileTheCommunicatorIsFinalized) {
   rig.all_reduce(&after);
   after.finalize();
   rig.expect_all_measured(3, 1);
+}
+
+// One thread is inside a launch all the while, as if the driver held it.
+TEST(Handles, WhileALaunchIsUnderWay) {
+  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);  // the driver's launches block; the plugin isn't told
+  const Rig rig;
+  unsetenv("CUDA_LAUNCH_BLOCKING");
+  setenv("GRADPROBE_GATE_TIMEOUT", "4000", 1);
+  FakeComm comm(1);
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, rig.bucket.count(), rig.stream);
+  static std::atomic<bool> entered, released;
+  // What the launch waits for. The call that enqueues it blocks, too.
+  std::thread holder([&] {
+    cuCtxSetCurrent(rig.device.context());
+    cuLaunchHostFunc(
+        rig.stream,
+        [](void*) {
+          entered = true;
+          while (!released) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        },
+        nullptr);
+  });
+  while (!entered) std::this_thread::yield();
+  std::thread launcher([&] {
+    cuCtxSetCurrent(rig.device.context());
+    comm.stop(comm.launch_start(api, rig.stream));
+    void* group = comm.group_start();
+    comm.coll(call, group, rig.bucket.pointer(), rig.bucket.pointer(), rig.bucket.count());
+    comm.stop(group);
+    comm.stop(api);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the launch is under way
+  std::atomic<bool> finalized{false};
+  std::thread finalizer([&] {
+    comm.finalize();
+    finalized = true;
+  });
+  // From the beginning of finalize on no call counts, while it waits for the device.
+  while (comm.coll_api(nullptr, 10, rig.stream) != nullptr) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(finalized);
+  EXPECT_EQ(comm.launch_start(nullptr, rig.stream), nullptr);
+  finalizer.join();  // it doesn't wait for the launch
+  EXPECT_FALSE(released);
+  released = true;
+  launcher.join();
+  holder.join();
+  EXPECT_EQ(cuStreamSynchronize(rig.stream), CUDA_SUCCESS);  // the kernel still found its memory
+  const LiveCounters c = rig.folder.counters();
+  EXPECT_EQ(c.state, static_cast<std::uint64_t>(RingState::finalized));
+  EXPECT_EQ(c.measured, 0u);
 }
 
 }  // namespace

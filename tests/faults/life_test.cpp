@@ -181,6 +181,29 @@ TEST_F(Life, LaunchBlocking) {
       EXPECT_EQ(static_cast<Missed>(r.head.missed), r.has(kFlagCaptured) ? Missed::none : Missed::launch_blocking);
 }
 
+TEST_F(Life, NcclsOwnLaunchFails) {
+  // On all ranks, the launch of the second step's first bucket, when the gate is already on the stream.
+  const std::string scenario = "start_again_after_failure";
+  const Environment failure = {{"STANDIN_CUDA_FAIL", "cuLaunchKernelEx@libnccl:5:719"},
+                               {"GRADPROBE_GATE_TIMEOUT", "300"}};
+  Job without;
+  without.scenario = scenario;
+  without.plugin = false;
+  without.all = failure;
+  const std::vector<Rank> expected = run(without);
+  Job with = without;
+  with.plugin = true;
+  Running running(with);
+  const std::vector<Rank> ranks = running.wait();
+  for (std::size_t r = 0; r < ranks.size(); r++) {
+    EXPECT_EQ(expected[r].status, 0) << expected[r].err;
+    EXPECT_EQ(ranks[r].status, 0) << ranks[r].err;
+    EXPECT_FALSE(ranks[r].weights.empty());
+    EXPECT_TRUE(ranks[r].weights == expected[r].weights);
+  }
+  expect_accounted(read_rings(running.rings()), RingState::finalized, 2 * kRanks * kComms);
+}
+
 class Stopped : public Life {
  protected:
   static Job job(const std::string& how) {

@@ -175,6 +175,17 @@ void exit_in_signal_handler(Training* t) {
   train(t);
 }
 
+// NCCL's launch fails in the second step: new communicators, and the step again.
+void start_again_after_failure(Training* t) {
+  t->join();
+  t->step(0);
+  if (t->try_step(1)) wrong("no launch failed");
+  t->abort();
+  t->join(1);
+  steps(t, 1);
+  t->leave();
+}
+
 // Tells when the second step's first collective is over.
 void mark(Training* t) {
   t->join();
@@ -218,6 +229,8 @@ int run(const std::string& scenario, const char* self) {
     destroy_in_exit_handler(t);
   else if (scenario == "exit_in_signal_handler")
     exit_in_signal_handler(t);
+  else if (scenario == "start_again_after_failure")
+    start_again_after_failure(t);
   else if (scenario == "mark")
     mark(t);
   else

@@ -54,6 +54,17 @@ Training::Training() : rank_(number("FAULTS_RANK", 0)), ranks_(number("FAULTS_RA
 void Training::join(int round) {
   FAULTS_CHECK(ncclCommInitRank(&comm_, ranks_, unique_id(round), rank_));
   FAULTS_CHECK(ncclCommSplit(comm_, 0, rank_, &loss_comm_, nullptr));
+  expect_own_state();
+}
+
+void Training::expect_own_state() const {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  FAULTS_CHECK(cuThreadExchangeStreamCaptureMode(&mode));
+  CUcontext current = nullptr;
+  FAULTS_CHECK(cuCtxGetCurrent(&current));
+  if (mode == CU_STREAM_CAPTURE_MODE_GLOBAL && current == context_) return;
+  std::fprintf(stderr, "rank: the thread's CUDA state was changed (capture mode %d)\n", static_cast<int>(mode));
+  std::_Exit(5);
 }
 
 void Training::capture() {
@@ -115,12 +126,19 @@ void Training::step(int step, const std::function<void()>& after_first) {
   update();
 }
 
+bool Training::try_step(int step) {
+  put_gradients(step);
+  void* p = reinterpret_cast<void*>(device_[0]);
+  return ncclAllReduce(p, p, kCounts[0], ncclFloat32, ncclSum, comm_, stream_) == ncclSuccess;
+}
+
 void Training::leave() {
   if (graph_ != nullptr) FAULTS_CHECK(cuGraphExecDestroy(graph_));
   graph_ = nullptr;
   FAULTS_CHECK(ncclCommDestroy(loss_comm_));
   FAULTS_CHECK(ncclCommDestroy(comm_));
   comm_ = loss_comm_ = nullptr;
+  expect_own_state();
 }
 
 void Training::abort() {

@@ -39,8 +39,9 @@ class Training {
   void capture();            // from here on one bucket is reduced by a graph
   // `after_first` is called when the first of its collectives is enqueued.
   void step(int step, const std::function<void()>& after_first = {});
-  void leave();  // destroys graph and communicators
-  void abort();  // aborts the communicators
+  bool try_step(int step);  // its first collective only; false when NCCL refuses it
+  void leave();             // destroys graph and communicators
+  void abort();             // aborts the communicators
   void save() const;
 
   void put_gradients(int step);
@@ -54,6 +55,8 @@ class Training {
   CUcontext context() const { return context_; }
 
  private:
+  void expect_own_state() const;  // the thread's context and capture mode are as CUDA's user left them
+
   int rank_, ranks_;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -89,7 +90,7 @@ TEST_F(RingWriterTest, ResultsAreCountedApart) {
   ring->count_results(2);
   const auto opened = RingReader::open(ring->path());
   ASSERT_TRUE(opened.reader) << opened.error;
-  EXPECT_EQ(opened.reader->header().features_compatible, 1u);
+  EXPECT_EQ(opened.reader->header().features_compatible, 3u);
   EXPECT_EQ(opened.reader->counters().measured, 1u);
   EXPECT_EQ(opened.reader->counters().results, 3u);
   EXPECT_EQ(ring->results(), 3u);
@@ -178,6 +179,36 @@ TEST_F(RingWriterTest, KilledWriterLosesAtMostTheRecordItWasWriting) {
     EXPECT_GE(last + 2, written);
     EXPECT_GE(read + 1, std::min(written, opened.reader->header().capacity));
   }
+}
+
+TEST_F(RingWriterTest, LimitOnTheSizeOfFilesIsAnErrorNotASignal) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const rlimit limit{2u << 20, 2u << 20};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(10);
+    config_.ring_mb = 4;
+    if (RingWriter::create(config_, identity_, &why_) != nullptr) _exit(11);
+    if (why_.find("ulimit -f") == std::string::npos || !std::filesystem::is_empty(config_.directory)) _exit(12);
+    config_.ring_mb_set = false;  // then a ring of the size that is allowed
+    const auto ring = RingWriter::create(config_, identity_, &why_);
+    _exit(ring != nullptr && ring->bytes() <= 2u << 20 ? 0 : 13);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(RingWriterTest, AFileThatIsNotKeptIsGone) {
+  std::string path;
+  {
+    const auto ring = RingWriter::create(config_, identity_, &why_);
+    ASSERT_NE(ring, nullptr) << why_;
+    path = ring->path();
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 }  // namespace

@@ -149,5 +149,88 @@ TEST_F(StepFolderTest, ARunWithoutStepsKeepsNothingForEver) {
   EXPECT_TRUE(steps().empty());
 }
 
+Mark step_mark(std::uint64_t step) {
+  Mark mark;
+  mark.kind = MarkKind::step;
+  mark.number = mark.step = step;
+  return mark;
+}
+
+TEST_F(StepFolderTest, MarkedStepsOfAnyLength) {
+  StepFolder folder(ring_.get(), kFloats, 0);
+  std::uint64_t op = 0;
+  RecordHead mark{};
+  for (std::uint64_t step = 10; step < 20; step++) {
+    mark = RecordHead{};
+    folder.mark(step_mark(step), &mark);
+    EXPECT_EQ(mark.step, step);
+    folder.mark(step_mark(step), &mark);  // said twice
+    for (std::uint64_t i = 0; i <= step - 10; i++) {
+      RecordHead r = bucket(op++, 100, 1);
+      folder.feed(&r, nullptr);
+      EXPECT_EQ(r.step, step);
+      EXPECT_EQ(r.step_op, i);
+      EXPECT_EQ(r.ops_per_step, 0u);
+      EXPECT_TRUE((r.flags & kFlagStepConfirmed) != 0);
+    }
+  }
+  folder.finish();
+  const auto found = steps();
+  ASSERT_EQ(found.size(), 10u);
+  for (std::size_t i = 0; i < found.size(); i++) {
+    EXPECT_EQ(found[i].head.step, 10 + i);
+    EXPECT_EQ(found[i].head.step_body.ops, i + 1);
+  }
+}
+
+// A step that was found and one that is marked are two, whatever their numbers.
+TEST_F(StepFolderTest, TheFirstMarkEndsAFoundStep) {
+  StepFolder folder(ring_.get(), kFloats, 3);
+  for (std::uint64_t op = 0; op < 8; op++) {
+    RecordHead r = bucket(op, 100, 1);
+    folder.feed(&r, nullptr);
+  }
+  RecordHead mark{};
+  folder.mark(step_mark(2), &mark);
+  RecordHead r = bucket(8, 100, 1);
+  folder.feed(&r, nullptr);
+  EXPECT_EQ(r.step, 2u);
+  folder.finish();
+  const auto found = steps();
+  ASSERT_EQ(found.size(), 4u);
+  EXPECT_EQ(found[2].head.step_body.ops, 2u);
+  EXPECT_EQ(found[3].head.step_body.ops, 1u);
+}
+
+// What graphs replay has no place among marks: steps are found again, behind the marked ones.
+TEST_F(StepFolderTest, ReplaysEndMarkedSteps) {
+  StepFolder folder(ring_.get(), kFloats, 0);
+  RecordHead mark{};
+  folder.mark(step_mark(5), &mark);
+  RecordHead eager = bucket(0, 100, 1);
+  folder.feed(&eager, nullptr);
+  EXPECT_EQ(eager.step, 5u);
+  std::uint64_t last = 5;
+  for (std::uint32_t replay = 1; replay <= 30; replay++) {
+    mark = RecordHead{};
+    folder.mark(step_mark(5 + replay / 2), &mark);  // too early or too late: nobody knows
+    EXPECT_TRUE(replay == 1 || mark.step == kNone);
+    for (std::uint64_t op = 1; op <= 3; op++) {
+      RecordHead r = bucket(op, 100 + op, 1);
+      r.flags = kFlagCaptured;
+      r.replay = replay;
+      folder.feed(&r, nullptr);
+      if (r.step == kNone) continue;
+      last = r.step;
+      EXPECT_EQ(r.step, 5 + replay);
+    }
+  }
+  EXPECT_EQ(last, 35u);
+  folder.finish();
+  const auto found = steps();
+  ASSERT_EQ(found.size(), 31u);
+  for (std::size_t i = 0; i < found.size(); i++) EXPECT_EQ(found[i].head.step, 5 + i);
+}
+
 }  // namespace
 }  // namespace gradprobe

@@ -85,22 +85,30 @@ TEST_P(Preload, NestedGroups) {
         folder_);
 }
 
-// Work of each stream that fills the buffer late: a pass on another stream would see zeros.
+// One stream fills its buffers late: a pass on the other one would see zeros, whether that comes last or first.
 TEST_P(Preload, SeveralStreamsInAGroup) {
   check(run([](Rank& r) {
           r.init("dp");
-          const auto late = [](CUstream stream, const Input& in) {
-            CUDA_OK(cuMemsetD8(in.address, 0, 4 * in.count));
-            CUDA_OK(cuLaunchHostFunc(
-                stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }, nullptr));
-            CUDA_OK(cuMemcpyHtoDAsync(in.address, in.host.data(), 4 * in.count, stream));
-          };
-          const Input in[] = {r.input(4000), r.input(3000), r.input(2000), r.input(1000)};
-          CUstream streams[] = {r.stream, r.stream, r.other_stream, r.stream};
-          for (int i = 0; i < 4; i++) late(streams[i], in[i]);
-          NCCL_OK(ncclGroupStart());
-          for (int i = 0; i < 4; i++) NCCL_OK(r.all_reduce("dp", in[i], streams[i]));
-          NCCL_OK(ncclGroupEnd());
+          CUstream late = r.stream;
+          for (const bool late_first : {true, false}) {
+            std::vector<Input> in;
+            std::vector<CUstream> streams;
+            for (int i = 0; i < 4; i++) {
+              in.push_back(r.input(1000 * static_cast<std::size_t>(4 - i)));
+              streams.push_back((i % 2 == 0) == late_first ? late : r.other_stream);
+            }
+            for (std::size_t i = 0; i < in.size(); i++) {
+              if (streams[i] != late) continue;
+              CUDA_OK(cuMemsetD8(in[i].address, 0, 4 * in[i].count));
+              CUDA_OK(cuLaunchHostFunc(
+                  late, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(150)); }, nullptr));
+              CUDA_OK(cuMemcpyHtoDAsync(in[i].address, in[i].host.data(), 4 * in[i].count, late));
+            }
+            NCCL_OK(ncclGroupStart());
+            for (std::size_t i = 0; i < in.size(); i++) NCCL_OK(r.all_reduce("dp", in[i], streams[i]));
+            NCCL_OK(ncclGroupEnd());
+            r.synchronize();
+          }
           r.destroy("dp");
         }),
         folder_);
@@ -335,7 +343,11 @@ TEST_P(Preload, SimulatedGroupsMeasureNothing) {
           NCCL_OK(ncclGroupStart());
           NCCL_OK(ncclAllReduce(in.pointer(), in.pointer(), 1000, ncclFloat32, ncclSum, r.comms["dp"].comm, r.stream));
           NCCL_OK(ncclGroupSimulateEnd(&info));
-          NCCL_OK(r.all_reduce("dp", r.input(1500)));
+          const Input a = r.input(1500), b = r.input(500);
+          NCCL_OK(ncclGroupStart());
+          NCCL_OK(r.all_reduce("dp", a));
+          NCCL_OK(r.all_reduce("dp", b));
+          NCCL_OK(ncclGroupEnd());
           r.destroy("dp");
         }),
         folder_);

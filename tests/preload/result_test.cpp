@@ -80,7 +80,9 @@ TEST_F(PreloadResults, AreTheReducedValues) {
                     const Input in[] = {r.input(4000), r.input(3000), r.input(2000)};
                     NCCL_OK(ncclGroupStart());
                     NCCL_OK(all_reduce(r, in[0]));
+                    NCCL_OK(ncclGroupStart());
                     NCCL_OK(all_reduce(r, in[1], r.other_stream));
+                    NCCL_OK(ncclGroupEnd());
                     NCCL_OK(all_reduce(r, in[2]));
                     NCCL_OK(ncclGroupEnd());
                   }
@@ -140,8 +142,7 @@ TEST_F(PreloadResults, NoneOfCommunicatorsThatDontBlock) {
         }),
         folder_);
   const Rings rings = read(folder_);
-  for (int rank = 0; rank < kRanks; rank++)
-    for (const Record& r : rings.only("dp", rank).results) EXPECT_NE(r.head.missed, 0);
+  for (int rank = 0; rank < kRanks; rank++) EXPECT_TRUE(rings.only("dp", rank).results.empty());
 }
 
 // An aborted collective leaves half-made values in its output.

@@ -7,7 +7,8 @@ script=$(mktemp)
 trap 'rm -f "$script"' EXIT
 awk '/^```python$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$1" >"$script"
 test -s "$script"
-out=$(python3 "$script" "$2/ring-v1.ring"; python3 "$script" "$2/ring-v1-results.ring")
+export PYTHONIOENCODING=utf-8
+out=$(python3 "$script" "$2/ring-v1.ring"; python3 "$script" "$2/ring-v1-results.ring"; python3 "$script" "$2/ring-v1-marks.ring")
 printf '%s\n' "$out"
 for expected in \
   'communicator 0123456789abcdef rank 3 of 8, 8 records written, finalized: True' \
@@ -18,6 +19,10 @@ for expected in \
   'communicator 0123456789abcdef rank 3 of 8, 6 records written, finalized: True' \
   '2 result op 0 step 0 count 1000 norm 2.5 nan 0 sketch 256 fingerprint 0xfedcba9876543210' \
   '4 result op 1 step 0' \
-  '5 result op 2 step 0 count 1 norm 0.8 nan 0 sketch 0 fingerprint 0x00000000d9833333'; do
+  '5 result op 2 step 0 count 1 norm 0.8 nan 0 sketch 0 fingerprint 0x00000000d9833333' \
+  '0 mark op 0 step - phase Aufwärmen' \
+  '4 mark op 2 step 40 scalar loss 0.625' \
+  '5 mark op 2 step 41 step number 7' \
+  '7 mark op 3 step 41 scalar learning rate nan'; do
   printf '%s\n' "$out" | grep -qxF "$expected" || { echo "missing: $expected"; exit 1; }
 done

@@ -4,10 +4,13 @@
 #include <gradprobe/ring_reader.hpp>
 #include <gradprobe/scalar.hpp>
 
+#include <cmath>
+
 namespace gradprobe {
 namespace {
 
 const std::string kGolden = GRADPROBE_TEST_DATA "/golden/ring-v1.ring";
+const std::string kMarks = GRADPROBE_TEST_DATA "/golden/ring-v1-marks.ring";
 const std::string kResults = GRADPROBE_TEST_DATA "/golden/ring-v1-results.ring";
 
 TEST(Golden, Header) {
@@ -145,6 +148,41 @@ TEST(Golden, Results) {
   // 0.8 is 3FE99999'9999999A.
   EXPECT_EQ(r[5].head.collective.fingerprint, 0x3FE99999u + 0x9999999Au);
   EXPECT_EQ(loss_value(r[5].head), std::nullopt);
+}
+
+TEST(Golden, Marks) {
+  const auto opened = RingReader::open(kMarks);
+  ASSERT_TRUE(opened.reader) << opened.error;
+  EXPECT_EQ(opened.reader->header().features_compatible, kFeatureResults | kFeatureMarks);
+  EXPECT_EQ(opened.reader->counters().marks_lost, 2u);
+  RingCursor cursor(*opened.reader);
+  std::vector<Record> r;
+  for (Record record; cursor.next(record) == Next::record;) r.push_back(record);
+  ASSERT_EQ(r.size(), 8u);
+  const auto kind = [&](std::size_t i) { return static_cast<MarkKind>(r[i].head.mark.kind); };
+
+  EXPECT_EQ(r[0].kind(), RecordKind::mark);
+  EXPECT_EQ(kind(0), MarkKind::phase);
+  EXPECT_EQ(field_text(r[0].head.mark.name), "Aufw\xC3\xA4rmen");
+  EXPECT_EQ(r[0].head.step, kNone);
+  EXPECT_FALSE(r[0].has_body());
+
+  EXPECT_EQ(kind(1), MarkKind::step);
+  EXPECT_EQ(r[1].head.mark.number, 40u);
+  EXPECT_EQ(r[1].head.step, 40u);
+  EXPECT_EQ(r[1].head.op, 0u);
+
+  EXPECT_EQ(r[3].kind(), RecordKind::collective);
+  EXPECT_EQ(r[3].head.ops_per_step, 0u);
+  EXPECT_TRUE(r[3].has(kFlagStepConfirmed));
+
+  EXPECT_EQ(kind(4), MarkKind::scalar);
+  EXPECT_EQ(r[4].head.mark.value, 0.625);
+  EXPECT_EQ(r[4].head.op, 2u);
+  EXPECT_EQ(loss_value(r[4].head), std::nullopt);
+  EXPECT_EQ(r[5].head.mark.number, 7u);
+  EXPECT_EQ(r[5].head.step, 41u);
+  EXPECT_TRUE(std::isnan(r[7].head.mark.value));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ void expect_like_collector(const std::string& letters) {
 
 TEST(StepAssignment, AgreesWithTheCollector) {
   for (const std::string& letters :
-       {times("ABCL", 20), "XYL" + times("ABCL", 20), "LXY" + times("LABC", 20), times("AAAL", 20), times("A", 60),
+       {times("ABCL", 20), "XYL" + times("ABCL", 20), "LXY" + times("LABC", 20), times("AAAL", 20), times("A", 240),
         "ABXL" + times("ABCL", 20), times("ABCL", 20) + "V" + times("ABCL", 3)}) {
     expect_like_collector(letters);
   }
@@ -220,12 +220,59 @@ TEST(StepAssignment, ResultsOfReplays) {
   }
 }
 
+// Steps found before the application's first mark count as far as they are lower than its.
+TEST(StepAssignment, MarksHoldAgainstWhatWasFoundBefore) {
+  for (const std::uint64_t first : {0u, 4u, 100u}) {
+    std::vector<NumberedHead> records = records_of(times("ABCL", 20));
+    const auto add = [&](const RecordHead& head) { records.push_back({records.size(), head}); };
+    for (std::uint64_t s = 0; s < 3; s++) {
+      add(test::make_mark(80 + 4 * s, first + s, MarkKind::step, "", 0, first + s));
+      for (std::uint32_t i = 0; i < 4; i++) add(test::make_collective(80 + 4 * s + i, first + s, i, 0, 100 + i, 1));
+    }
+    const auto steps = assign_steps(records);
+    for (std::size_t i = 0; i < 80; i++) ASSERT_EQ(steps[i].step, i / 4 < first ? i / 4 : kNone) << first << " " << i;
+    for (std::size_t i = 80; i < steps.size(); i++) ASSERT_EQ(steps[i].step, first + (i - 80) / 5) << first << " " << i;
+  }
+}
+
+// A later mark of the same step voids nothing.
+TEST(StepAssignment, MarkedStepsAreNotFoundOnes) {
+  std::vector<NumberedHead> records;
+  for (std::uint64_t op = 0; op < 3; op++) {
+    records.push_back({7 + records.size(), test::make_collective(op, 5, static_cast<std::uint32_t>(op), 0, 100, 1)});
+    records.push_back({7 + records.size(), test::make_mark(op + 1, 5, MarkKind::step, "", 0, 5)});
+  }
+  for (const AssignedStep& s : assign_steps(records)) EXPECT_EQ(s.step, 5u);
+}
+
+TEST(StepAssignment, MarksOutsideMarkedStepsBelongToTheOpBefore) {
+  std::vector<NumberedHead> records;
+  records.push_back({0, test::make_mark(0, kNone, MarkKind::phase, "train")});
+  for (const NumberedHead& r : records_of(times("ABCL", 20))) {
+    records.push_back({records.size(), r.head});
+    if (r.head.kind == 3)
+      records.push_back({records.size(), test::make_mark(r.head.op + 1, kNone, MarkKind::scalar, "loss", 1)});
+  }
+  const auto steps = assign_steps(records);
+  EXPECT_EQ(steps[0].step, 0u);
+  for (std::size_t i = 1; i < steps.size(); i++) ASSERT_EQ(steps[i].step, (i - 1) / 5) << i;
+}
+
+// An evaluation between steps ends the pattern; what comes until it returns is extra, for a reader as for the
+// collector.
+TEST(StepAssignment, EvaluationsAreExtras) {
+  for (const int scalars : {1, 7, 8, 20, 100}) {
+    expect_like_collector(times(times("ABCL", 30) + times("L", scalars), 3));
+    expect_like_collector(times(times("ABCL", 30) + times("V", scalars), 3) + times("DEFL", 20));
+  }
+}
+
 // Kinds of a later version: passed over, also by the step detection.
 TEST(StepAssignment, UnknownKindsAreNoOps) {
   std::vector<NumberedHead> records;
   for (const NumberedHead& r : records_of(times("ABCL", 20))) {
     records.push_back({records.size(), r.head});
-    for (const std::uint16_t kind : {std::uint16_t{0}, std::uint16_t{5}, std::uint16_t{0xFFFF}}) {
+    for (const std::uint16_t kind : {std::uint16_t{0}, std::uint16_t{6}, std::uint16_t{0xFFFF}}) {
       RecordHead other = r.head;
       other.kind = kind;
       records.push_back({records.size(), other});

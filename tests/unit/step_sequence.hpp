@@ -1,5 +1,5 @@
-// Sequences of collectives written as letters: 'L' is a loss of one element, every other letter a bucket of its own
-// size.
+// Sequences of collectives written as letters: 'L' is a loss of one element, 'M' a metric of two, every other letter a
+// bucket of its own size.
 #pragma once
 
 #include <gradprobe/step_detector.hpp>
@@ -10,7 +10,7 @@
 namespace gradprobe::test {
 
 inline std::uint64_t count_of(char letter) {
-  return letter == 'L' ? 1 : 1000 + static_cast<std::uint64_t>(static_cast<unsigned char>(letter));
+  return letter == 'L' ? 1 : letter == 'M' ? 2 : 1000 + static_cast<std::uint64_t>(static_cast<unsigned char>(letter));
 }
 inline std::uint64_t signature_of(char letter) {
   return step_signature(Function::all_reduce, Datatype::f32, count_of(letter));

@@ -108,6 +108,23 @@ inline RecordHead make_result(const RecordHead& input, std::uint64_t fingerprint
   return r;
 }
 
+// What the application said before op `op`. `step` is the one that it is in; kNone: none was marked yet.
+inline RecordHead make_mark(std::uint64_t op, std::uint64_t step, MarkKind kind, const std::string& name = "",
+                            double value = 0, std::uint64_t number = kNone) {
+  RecordHead r{};
+  r.kind = 5;
+  r.op = op;
+  r.step = step;
+  r.flags = step == kNone ? 0u : 1u;
+  MarkBody& b = r.mark;
+  b = {};
+  b.kind = static_cast<std::uint8_t>(kind);
+  b.value = value;
+  b.number = number;
+  std::memcpy(b.name, name.data(), std::min(name.size(), sizeof b.name));
+  return r;
+}
+
 // Sum modulo 2^64 of the buffer's 32-bit words, the last one filled up with zeros.
 inline std::uint64_t fingerprint_of(const void* data, std::size_t bytes) {
   const auto* from = static_cast<const unsigned char*>(data);

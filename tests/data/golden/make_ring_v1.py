@@ -41,10 +41,11 @@ def header(capacity=CAPACITY, features=0):
     return h + struct.pack("<I", crc32c(h))
 
 
-def live(written, measured=4, results=0):
+def live(written, measured=4, results=0, marks_lost=0):
     missed = [0] * 32
     missed[1] = 1
-    c = struct.pack("<8Q", written, 1, 1_700_000_009_000_000_000, measured, 1500, 7, results, 0) + struct.pack("<32Q", *missed)
+    c = struct.pack("<8Q", written, 1, 1_700_000_009_000_000_000, measured, 1500, 7, results, marks_lost)
+    c += struct.pack("<32Q", *missed)
     return c.ljust(2048, b"\0")
 
 

@@ -1,6 +1,8 @@
 // Stream capture, graphs and their replay, user objects, native launches.
+#include <chrono>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "native.h"
 #include "test_support.hpp"
@@ -188,6 +190,33 @@ TEST_F(Driver, GraphsBuiltByHandAndUpdated) {
   CU_OK(cuGraphDestroy(graph));
   CU_OK(cuGraphDestroy(changed));
   CU_OK(cuMemFree(p));
+}
+
+TEST_F(Driver, LaunchesOfAnExecutableRunInTheirOrder) {
+  CUstream other;
+  CU_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr p = device_zeros(4);
+  CUgraph graph;
+  CUgraphExec exec;
+  CU_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CU_OK(launch("add", stream, 1, p, 1));
+  CU_OK(cuStreamEndCapture(stream, &graph));
+  CU_OK(cuGraphInstantiate(&exec, graph, 0));
+  std::atomic<bool> open{false};
+  auto hold = [](void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  CU_OK(cuLaunchHostFunc(stream, hold, &open));
+  CU_OK(cuGraphLaunch(exec, stream));
+  CU_OK(cuGraphLaunch(exec, other));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(cuStreamQuery(other), CUDA_ERROR_NOT_READY) << "overtook the first launch";
+  open = true;
+  CU_OK(cuStreamSynchronize(other));
+  CU_OK(cuStreamSynchronize(stream));
+  CU_OK(cuGraphExecDestroy(exec));
+  CU_OK(cuGraphDestroy(graph));
+  CU_OK(cuStreamDestroy(other));
 }
 
 TEST_F(Driver, DependenciesCanBeSetDuringCapture) {

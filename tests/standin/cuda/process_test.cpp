@@ -140,8 +140,22 @@ TEST(Failure, ChoosesLaunchesByKernel) {
             0);
 }
 
+TEST(Failure, ChoosesCallsByTheCallingLibrary) {
+  EXPECT_EQ(in_child({{"STANDIN_CUDA_FAIL", "cuMemAlloc@process_test:2:2,cuMemAlloc@another_library:1+"}},
+                     [] {
+                       if (start()) return 1;
+                       CUdeviceptr p;
+                       CHILD_CHECK(cuMemAlloc(&p, 16) == CUDA_SUCCESS);
+                       CHILD_CHECK(cuMemAlloc(&p, 16) == CUDA_ERROR_OUT_OF_MEMORY);
+                       CHILD_CHECK(cuMemAlloc(&p, 16) == CUDA_SUCCESS);
+                       return 0;
+                     }),
+            0);
+}
+
 TEST(Failure, MalformedRulesAreNamedAndIgnored) {
-  for (const char* bad : {"cuMemAlloc", "cuMemAlloc:0", "cuMemAlloc:x", "cuMemAlloc:1:", "malloc:1", "cuMemAlloc/:1"}) {
+  for (const char* bad :
+       {"cuMemAlloc", "cuMemAlloc:0", "cuMemAlloc:x", "cuMemAlloc:1:", "malloc:1", "cuMemAlloc/:1", "cuMemAlloc@:1"}) {
     std::string text = stderr_of([&] {
       EXPECT_EQ(in_child({{"STANDIN_CUDA_FAIL", std::string(bad) + ",cuMemFree:1"}},
                          [] {

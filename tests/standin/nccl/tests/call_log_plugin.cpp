@@ -80,6 +80,12 @@ const char* type_name(uint64_t type) {
       return "P2pApi";
     case standin::kKernelLaunch:
       return "KernelLaunch";
+    case standin::kCeColl:
+      return "CeColl";
+    case standin::kCeSync:
+      return "CeSync";
+    case standin::kCeBatch:
+      return "CeBatch";
     default:
       return "other";
   }
@@ -155,6 +161,15 @@ void describe(Line* line, const Descr& d) {
         break;
       case standin::kKernelLaunch:
         line->add(",\"stream\":\"%p\"", d.kernelLaunch.stream);
+        break;
+      case standin::kCeColl:
+        if constexpr (requires { d.ceColl; }) {
+          describe_function(line, d.ceColl);
+          line->number("count", d.ceColl.count).add(",\"stream\":\"%p\"", d.ceColl.stream);
+        }
+        break;
+      case standin::kCeSync:
+        if constexpr (requires { d.ceColl; }) line->number("isComplete", d.ceCollSync.isComplete);
         break;
       default:
         break;

@@ -317,6 +317,23 @@ TEST(Graphs, ReplaysReduceAgain) {
   });
 }
 
+TEST(Faults, OnePlantedBit) {
+  ranks::run(
+      2,
+      [](int rank, int n, const ncclUniqueId& id) {
+        Session s(rank, n, id);
+        for (int op = 0; op < 3; op++) {
+          ranks::Buffer<float> x(std::vector<float>(10, 1.0f));
+          ASSERT_NCCL(ncclAllReduce(x.data(), x.data(), 10, ncclFloat, ncclSum, s.comm, s.stream));
+          s.stream.synchronize();
+          std::vector<float> want(10, 2.0f);
+          if (rank == 1 && op == 2) want[7] = 3.0f;  // 2 and 3 differ in the highest bit of the fraction
+          EXPECT_EQ(x.get(), want) << rank << " " << op;
+        }
+      },
+      [](int) { setenv("STANDIN_NCCL_FLIP", "1:2:7:22", 1); });
+}
+
 TEST(OneRank, CopiesAndScales) {
   ranks::run(1, [](int rank, int n, const ncclUniqueId& id) {
     Session s(rank, n, id);

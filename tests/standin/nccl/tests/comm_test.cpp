@@ -110,6 +110,37 @@ TEST(Comm, SplitByColourAndKey) {
   });
 }
 
+TEST(Comm, ShrunkByTheRanksThatStay) {
+  for (const int flags : {NCCL_SHRINK_DEFAULT, NCCL_SHRINK_ABORT}) {
+    ranks::run(4, [flags](int rank, int n, const ncclUniqueId& id) {
+      ncclComm_t whole = nullptr, part = nullptr;
+      ASSERT_NCCL(ncclCommInitRank(&whole, n, id, rank));
+      ranks::StreamHandle stream;
+      ranks::Buffer<float> x(std::vector<float>(100, static_cast<float>(rank)));
+      if (rank != 2) {
+        // Without rank 2 this one ends only because it is aborted.
+        if (flags == NCCL_SHRINK_ABORT)
+          ASSERT_NCCL(ncclAllReduce(x.data(), x.data(), 100, ncclFloat, ncclSum, whole, stream));
+        int wrong = rank;
+        EXPECT_EQ(ncclCommShrink(whole, &wrong, 1, &part, nullptr, NCCL_SHRINK_DEFAULT), ncclInvalidArgument);
+        int excluded = 2;
+        ASSERT_NCCL(ncclCommShrink(whole, &excluded, 1, &part, nullptr, flags));
+        int size = 0, mine = -1;
+        ASSERT_NCCL(ncclCommCount(part, &size));
+        ASSERT_NCCL(ncclCommUserRank(part, &mine));
+        EXPECT_EQ(size, 3);
+        EXPECT_EQ(mine, rank == 3 ? 2 : rank);
+        x.put(std::vector<float>(100, static_cast<float>(rank)));
+        ASSERT_NCCL(ncclAllReduce(x.data(), x.data(), 100, ncclFloat, ncclSum, part, stream));
+        stream.synchronize();
+        EXPECT_EQ(x.get(), std::vector<float>(100, 4.0f));
+        ASSERT_NCCL(ncclCommDestroy(part));
+      }
+      ASSERT_NCCL(ncclCommAbort(whole));
+    });
+  }
+}
+
 TEST(Comm, NonBlocking) {
   ranks::run(2, [](int rank, int n, const ncclUniqueId& id) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

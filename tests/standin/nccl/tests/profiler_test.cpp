@@ -196,6 +196,60 @@ TEST(Broadcast, HasCollEventsUpTo228) {
   }
 }
 
+// Bits of Group, Coll, GroupApi, CollApi, KernelLaunch and the three of copy engines.
+const std::string kAllOfCollectives = std::to_string(1 | 2 | 256 | 512 | 2048 | 4096 | 8192 | 16384);
+
+TEST(Symmetric, SeenByNoEventButTheCallAndLaunchedFirst) {
+  for (const char* version : {"2.28.9", "2.30.7"}) {
+    auto records = logged::run(2, {{"STANDIN_NCCL_VERSION", version}, {"STANDIN_NCCL_SYMMETRIC", "4000"}},
+                               [](int rank, int n, const ncclUniqueId& id) {
+                                 Comm c(rank, n, id);
+                                 ASSERT_NCCL(ncclGroupStart());
+                                 c.all_reduce(c.stream, 100);
+                                 c.all_reduce(c.stream, 1000);
+                                 ASSERT_NCCL(ncclGroupEnd());
+                                 c.all_reduce(c.stream, 1000);
+                                 c.stream.synchronize();
+                               });
+    auto calls = logged::calls(records, 0);
+    EXPECT_EQ(logged::count(calls, "start CollApi"), 3u);
+    EXPECT_EQ(logged::count(calls, "launch"), 3u);
+    EXPECT_EQ(logged::count(calls, "start KernelLaunch"), 1u);
+    EXPECT_EQ(logged::count(calls, "start Coll"), 1u);
+    EXPECT_LT(position(calls, "launch"), position(calls, "start KernelLaunch"));
+  }
+}
+
+TEST(CopyEngine, EventsFrom229On) {
+  for (const char* version : {"2.28.9", "2.30.7"}) {
+    auto records = logged::run(
+        2, {{"STANDIN_NCCL_VERSION", version}, {"STANDIN_NCCL_COPY_ENGINE", "1"}, {"CALL_LOG_MASK", kAllOfCollectives}},
+        [](int rank, int n, const ncclUniqueId& id) {
+          Comm c(rank, n, id);
+          ranks::Buffer<float> all(200);
+          EXPECT_NCCL(ncclAllGather(c.data.data(), all.data(), 100, ncclFloat, c.comm, c.stream));
+          c.stream.synchronize();
+        });
+    auto calls = logged::calls(records, 0);
+    std::erase_if(calls, [](const std::string& call) {
+      return call.find("Ce") == std::string::npos && call.find("Coll") == std::string::npos &&
+             call.find("Kernel") == std::string::npos && call.find(" Group") == std::string::npos;
+    });
+    std::vector<std::string> want = {"start GroupApi", "state GroupApi", "start CollApi", "stop CollApi",
+                                     "state GroupApi"};
+    if (std::string(version) == "2.30.7")
+      want.insert(want.end(), {"start CeColl", "start CeSync", "stop CeSync", "start CeBatch", "stop CeBatch",
+                               "start CeSync", "stop CeSync", "stop CeColl"});
+    want.push_back("stop GroupApi");
+    EXPECT_EQ(calls, want) << version;
+    auto engines = logged::starts(records, "CeColl");
+    if (engines.empty()) continue;
+    EXPECT_EQ(engines[0]["func"], "AllGather");
+    EXPECT_EQ(engines[0]["count"], 400);
+    EXPECT_EQ(engines[0]["parentObj"].get<std::string>().substr(0, 7), "CollApi");
+  }
+}
+
 TEST(Launch, FailedOneIsStoppedAndReported) {
   auto records = logged::run(1, {{"STANDIN_CUDA_FAIL", "cuLaunchKernelEx:1"}}, [](int, int, const ncclUniqueId&) {
     ncclComm_t comms[2];
