@@ -143,10 +143,9 @@ nccl::Result open(const InitCall& call, void** context, int* mask, const chain::
   *context = own;
   *mask = own_mask;
   try {
-    chain::open(static_cast<int>(call.profiler_abi), own, own_mask, chained_init, Log(call.logger, read_config().log),
-                context, mask);
+    chain::open(static_cast<int>(call.profiler_abi), own, own_mask, chained_init, call.logger, context, mask);
   } catch (const std::exception& e) {
-    Log(call.logger, LogTarget::automatic).warn("GRADPROBE_CHAIN is left out: %s", e.what());
+    Log(call.logger, LogTarget::automatic).warn("GRADPROBE_CHAIN is left out of one communicator: %s", description(e));
   }
   return nccl::kSuccess;
 }

@@ -40,7 +40,7 @@ class CallInit {
 // Ends gradprobe's own init, which gave `own` (or null) and asks for `own_mask`: where a chain is set, `*context` and
 // `*mask` are those of both plugins. Loads the chained plugin at the first call of the process. A chain that can't be
 // used is named in one warning and left out.
-void open(int version, void* own, int own_mask, const CallInit& init, const Log& log, void** context, int* mask);
+void open(int version, void* own, int own_mask, const CallInit& init, NcclLogger logger, void** context, int* mask);
 
 // True for contexts and handles of pairs. Everything else is gradprobe's own or null.
 inline bool is_pair(const void* handle) {

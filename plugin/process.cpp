@@ -223,15 +223,6 @@ void* Process::enter(const Entrant& entrant, const Config& config, const Log& lo
   return Handle(HandleType::context, id, 0).opaque();
 }
 
-void Process::set_live(Entry* entry, Communicator* communicator) {
-  entry->live.store(communicator, std::memory_order_release);
-  LiveCommunicator& live = g_live_communicators[static_cast<std::size_t>(entry - entries_.data())];
-  live.context_tag.store(0, std::memory_order_release);
-  live.communicator.store(communicator, std::memory_order_release);
-  if (communicator == nullptr) return;
-  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
-}
-
 // Whether the communicator is to be measured, by what is known before its first call.
 Role Process::role_of(const InitCall& call, const Config& config, const Log& log) {
   const char* by = "GRADPROBE_COMMS";
@@ -415,12 +406,18 @@ void Process::go_live(Entry* entry) {
   Communicator* communicator = entry->communicator.get();
   for (const Mark* mark : {&step_mark_, &phase_mark_})
     if (mark->kind != MarkKind::none) communicator->push_mark(*mark);
-  set_live(entry, communicator);
+  entry->live.store(communicator, std::memory_order_release);
+  LiveCommunicator& live = g_live_communicators[communicator->id().index];
+  live.communicator.store(communicator, std::memory_order_release);
+  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
 }
 
 void Process::end_live(Entry* entry) {
   const std::lock_guard lock(marks_mutex_);
-  set_live(entry, nullptr);
+  LiveCommunicator& live = g_live_communicators[entry->communicator->id().index];
+  live.context_tag.store(0, std::memory_order_release);
+  live.communicator.store(nullptr, std::memory_order_release);
+  entry->live.store(nullptr, std::memory_order_release);
 }
 
 void Process::push(const Mark& mark) {

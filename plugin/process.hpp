@@ -106,11 +106,10 @@ class Process {
   void look_at_control();
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
+  static void make_pending_ring(Entry* entry);
   void push(const Mark& mark);
   void go_live(Entry* entry);
   void end_live(Entry* entry);
-  static void make_pending_ring(Entry* entry);
-  void set_live(Entry* entry, Communicator* communicator);
   Entry* free_entry();
   void at_exit();
   void wait_for_device(Entry* entry, std::unique_lock<std::mutex>* lock);

