@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "blocked_signals.hpp"
@@ -162,7 +163,7 @@ void* Process::enter(const InitCall& call, Role role, const Config& config, cons
                                                                           .role = role},
                                                      config, std::move(channel), log, &shared_);
   auto drain = std::make_unique<Drain>(communicator.get(), std::move(ring), config);
-  if (!collector_.joinable()) {
+  if (!collecting_) {
     try {
       start_collector();
     } catch (const std::exception& e) {
@@ -217,8 +218,10 @@ Process::Entry* Process::free_entry() {
 
 void Process::start_collector() {
   const BlockedSignals blocked;  // the application's are for its own threads
-  collector_ = std::thread([this] { collect(); });
-  pthread_setname_np(collector_.native_handle(), "gradprobe");
+  std::thread collector([this] { collect(); });
+  pthread_setname_np(collector.native_handle(), "gradprobe");
+  collector.detach();  // never waited for: it may hang in a file system, with the control file
+  collecting_ = true;
 }
 
 void Process::end_for_lack(Entry* entry, const std::exception& error) {
@@ -400,7 +403,6 @@ void Process::at_exit() {
       entry.drain->ring().set_state(RingState::exited);
     }
   }
-  // The collector isn't waited for: it may hang in a file system with the control file, and writes nothing any more.
 }
 
 void Process::graph_gone(void* token) {
