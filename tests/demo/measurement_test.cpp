@@ -195,6 +195,38 @@ TEST_P(CompressedBuckets, NormsAreRight) {
 INSTANTIATE_TEST_SUITE_P(Types, CompressedBuckets, testing::Values("bf16", "f16"),
                          [](const auto& test) { return std::string(test.param); });
 
+// By LD_PRELOAD, as a release of NCCL whose profiler interface tells too little.
+TEST(PreloadedTraining, NormsAndWeightsAreRight) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "truth");
+  const std::vector<std::string> arguments = {"--ranks", "3", "--steps", "4", "--weights"};
+  std::vector<std::string> measured = arguments;
+  measured.insert(measured.end(), {folder / "weights", "--truth", folder / "truth"});
+  const Outcome outcome = train_measured(measured, folder / "rings",
+                                         {{"NCCL_PROFILER_PLUGIN", "none"},
+                                          {"LD_PRELOAD", GRADPROBE_PRELOAD},
+                                          {"ASAN_OPTIONS", "verify_asan_link_order=0"},
+                                          {"STANDIN_NCCL_VERSION", "2.23.4"},
+                                          {"GRADPROBE_RESULT", "1"}});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  expect_rings_tell_the_truth(folder / "rings", folder / "truth", 3);
+
+  std::map<std::uint64_t, std::vector<std::uint64_t>> fingerprints;
+  for (const auto& [rank, ring] : read_rings(folder / "rings")) {
+    EXPECT_EQ(ring.header.profiler_abi, 0u);
+    EXPECT_GT(ring.counters.results, 0u);
+    for (const Record& r : ring.records)
+      if (r.kind() == RecordKind::result) fingerprints[r.head.op].push_back(r.head.collective.fingerprint);
+  }
+  for (const auto& [op, values] : fingerprints)
+    EXPECT_EQ(values, std::vector<std::uint64_t>(3, values.front())) << "op " << op;
+
+  std::vector<std::string> alone = arguments;
+  alone.push_back(folder / "weights-alone");
+  ASSERT_EQ(train(alone, {{"STANDIN_NCCL_VERSION", "2.23.4"}}).status, 0);
+  EXPECT_TRUE(read_file(folder / "weights") == read_file(folder / "weights-alone")) << "the training changed";
+}
+
 TEST(Training, TheSameBitsFromRunToRun) {
   const TemporaryFolder folder;
   for (const char* file : {"a", "b"}) {
