@@ -145,7 +145,8 @@ class Communicator {
     // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
     bool all_inline() const { return inline_launches == launches; }
   };
-  static constexpr std::uint32_t kDirectBatches = 256;
+  // As many as slots: a batch whose callbacks are late is given up only where its slot would be in the way, too.
+  static constexpr std::uint32_t kDirectBatches = kDirectSlots;
   static constexpr std::uint32_t kCapturedBatches = 1024;
   static constexpr std::uint32_t kCapturedBit = 1u << 31;
   static constexpr std::uint32_t kNoBatch = 0;

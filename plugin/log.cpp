@@ -1,18 +1,37 @@
 #include "log.hpp"
 
+#include <pthread.h>
 #include <strings.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 namespace gradprobe {
 namespace {
 constexpr int kNcclWarn = 2;
 constexpr int kNcclInfo = 3;
 constexpr unsigned long kNcclInit = 1;  // the subsystem whose INFO lines NCCL prints by default
+
+// A message is not worth a process: writing to a pipe that nobody reads any more would raise SIGPIPE.
+void write_line(const char* line, std::size_t bytes) {
+  sigset_t pipe, pending, before;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, &pipe, &before);
+  const ssize_t written = ::write(STDERR_FILENO, line, bytes);
+  if (written < 0 && errno == EPIPE && sigismember(&pending, SIGPIPE) == 0) {
+    const timespec now{};
+    while (sigtimedwait(&pipe, nullptr, &now) < 0 && errno == EINTR) continue;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
 }  // namespace
 
 Log::Log(NcclLogger logger, LogTarget target) : logger_(logger) {
@@ -34,9 +53,7 @@ void Log::write(Level level, const char* format, va_list arguments) const {
     char whole[1100];
     const int n = std::snprintf(whole, sizeof whole, "gradprobe: %s\n", line);
     if (n > 0) {
-      const ssize_t written =
-          ::write(STDERR_FILENO, whole, std::min<std::size_t>(static_cast<std::size_t>(n), sizeof whole - 1));
-      static_cast<void>(written);
+      write_line(whole, std::min<std::size_t>(static_cast<std::size_t>(n), sizeof whole - 1));
     }
   }
 }

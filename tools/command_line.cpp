@@ -192,7 +192,7 @@ Program find_program(const std::vector<std::string>& words, Environment* environ
 }
 
 PythonPaths ask_python(const std::string& interpreter, const Environment& environment) {
-  constexpr std::chrono::seconds kLimit(10);
+  constexpr std::chrono::seconds kLimit(30);
   PythonPaths answer;
   const ChildOutcome outcome =
       run_program(kLimit, interpreter, {"-B", "-c", "import sys\nprint(sys.executable)\nfor p in sys.path: print(p)"},

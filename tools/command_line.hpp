@@ -33,7 +33,7 @@ struct PythonPaths {
   std::string error;
 };
 
-// Asks a Python interpreter for sys.path; it imports nothing but its own start-up modules and has 10 s for it.
+// Asks a Python interpreter for sys.path; it imports nothing but its own start-up modules and has 30 s for it.
 PythonPaths ask_python(const std::string& interpreter, const Environment& environment);
 
 }  // namespace gradprobe::tool

@@ -14,7 +14,7 @@
 namespace gradprobe::tool {
 namespace {
 
-constexpr std::chrono::seconds kLimit(20);
+constexpr std::chrono::seconds kLimit(30);
 
 // Runs in a child process: a line "key value" for each thing learnt, in the order in which it was learnt, so that what
 // was known before a crash is kept.

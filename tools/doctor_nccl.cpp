@@ -207,9 +207,9 @@ class NcclCheck {
       diagnosis_.ok("NCCL", fmt::format("older than 2.28: measured through {}", kPreloadFile));
       return;
     }
-    const std::string text = fmt::format(
-        "NCCL {} tells profiler plugins nothing before a launch (2.28 and newer do), so nothing can be measured",
-        nccl.version.text);
+    const std::string text =
+        fmt::format("{} tells profiler plugins nothing before a launch (2.28 and newer do), so nothing can be measured",
+                    nccl.version.text);
     std::string action = "update NCCL to 2.28 or newer";
     if (!by_preload) {
       // Too old for the other way as well.
@@ -228,7 +228,7 @@ class NcclCheck {
   bool preload_active() const { return preload_is_mapped_ || (patient_.pid == 0 && preload_is_set(environment_)); }
 
   void check_plugin_file() {
-    constexpr std::chrono::seconds kLimit(10);
+    constexpr std::chrono::seconds kLimit(30);
     if (installed_.plugin.empty()) {
       std::string folders;
       for (const std::string& folder : installed_.looked_in) folders += (folders.empty() ? "" : ", ") + folder;

@@ -49,7 +49,7 @@ NcclVersion banner_in(const ElfFile& file) {
 
 // For a library whose text doesn't tell: it is loaded in a child process and asked.
 NcclVersion ask_for_version(const std::string& path) {
-  constexpr std::chrono::seconds kLimit(10);
+  constexpr std::chrono::seconds kLimit(30);
   const ChildOutcome outcome = in_child(kLimit, [&]() -> std::string {
     void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) return {};

@@ -109,6 +109,19 @@ TEST(Handles, OfAFinalizedCommunicator) {
       n++;
     }
   EXPECT_EQ(profiler().finalize(stale.back()), 0);
+  // Those of earlier users of a place in the process's table differ from the living one's in a few bits.
+  const std::vector<void*> living = rig.all_reduce(&alive);
+  n++;
+  for (int bit = 44; bit <= 60; bit++) {
+    const auto other = [bit](void* handle) {
+      return reinterpret_cast<void*>(reinterpret_cast<std::uint64_t>(handle) ^ std::uint64_t{1} << bit);
+    };
+    for (void* handle : living)
+      EXPECT_TRUE(call_everything(other(living.back()), other(handle), rig.stream, rig.bucket));
+    EXPECT_EQ(profiler().finalize(other(living.back())), 0);
+    rig.all_reduce(&alive);
+    n++;
+  }
   alive.finalize();
   rig.expect_all_measured(1, n);
   EXPECT_EQ(profiler().finalize(alive.context()), 0);  // twice

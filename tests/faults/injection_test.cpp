@@ -172,6 +172,22 @@ TEST(Injection, EveryCallIsKnown) {
   for (const auto& [name, n] : counts) ADD_FAILURE() << name << " is called " << n << " times, and never made to fail";
 }
 
+// A file system that lets signals interrupt the allocation is asked again, but not for ever.
+TEST(Injection, InterruptedAllocation) {
+  for (const char* fault : {"posix_fallocate:1:4", "posix_fallocate:1+:4"}) {
+    const bool for_ever = std::string(fault).find('+') != std::string::npos;
+    Job job;
+    job.all = {{"NCCL_PROFILER_PLUGIN", "none"}};
+    job.one[kFaulty] = {
+        {"NCCL_PROFILER_PLUGIN", GRADPROBE_PLUGIN_FILE}, {"FAULTS_FAIL", fault}, {"LD_PRELOAD", FAULTS_LIBC}};
+    Running running(job);
+    const std::vector<Rank> ranks = running.wait();
+    expect_trained(ranks, fault);
+    expect_whole_rings(running.rings(), fault);
+    EXPECT_EQ(ranks[kFaulty].plugin_lines.size(), for_ever ? 2u : 0u) << ranks[kFaulty].err;  // of two communicators
+  }
+}
+
 // The default folder's owner is looked at, and the ring's size depends on the file system's.
 TEST(Injection, DefaultFolderAndSize) {
   for (const char* fault : {"", "lstat:1", "lstat:2", "fstatvfs:1"}) {

@@ -1,6 +1,7 @@
 // Preloaded into a rank: makes the n-th call of a libc function fail when the plugin makes it, and counts its calls.
 //
-// FAULTS_FAIL=function:n[:errno]   the n-th call (from 1) by the library fails, with ENOMEM where no number is given
+// FAULTS_FAIL=function:n[:errno]   the n-th call (from 1; "n+": and all later ones) by the library fails, with ENOMEM
+//                                  where no number is given
 // FAULTS_SIGNAL=n                  the n-th time that the plugin asks for the time on the main thread, SIGTERM comes
 // FAULTS_COUNT=file                at the end of the process: a line "function calls" for each that was called
 //
@@ -83,6 +84,7 @@ std::atomic<unsigned> g_calls[kFunctions];
 struct Wanted {
   int function = -1;
   unsigned n = 0;
+  bool onwards = false;
   int error = ENOMEM;
 };
 
@@ -98,6 +100,10 @@ const Wanted& wanted() {
         w.function = f;
     char* end = nullptr;
     w.n = static_cast<unsigned>(std::strtoul(colon + 1, &end, 10));
+    if (*end == '+') {
+      w.onwards = true;
+      end++;
+    }
     if (*end == ':') w.error = std::atoi(end + 1);
     return w;
   }();
@@ -115,7 +121,8 @@ bool by_the_plugin(void* caller) {
 int failure(Function function, void* caller) {
   if (!by_the_plugin(caller)) return 0;
   const unsigned n = g_calls[function].fetch_add(1) + 1;
-  return wanted().function == function && wanted().n == n ? wanted().error : 0;
+  return wanted().function == function && (n == wanted().n || (wanted().onwards && n > wanted().n)) ? wanted().error
+                                                                                                    : 0;
 }
 
 template <typename Signature>

@@ -18,7 +18,7 @@ prefix=$work/prefix
 (cd "$work" && "$prefix/bin/gradprobe" run --quiet -- env) >"$work/run.log" 2>/dev/null || fail "gradprobe run env"
 grep -qxE "NCCL_PROFILER_PLUGIN=.*/prefix/lib.*/libnccl-profiler-gradprobe.so" "$work/run.log" ||
   fail "gradprobe run doesn't find the installed plugin"
-for header in "$(dirname "$0")"/../../include/gradprobe/*.hpp; do
+for header in "$(dirname "$0")"/../../include/gradprobe/*.h*; do
   cmp -s "$header" "$prefix/include/gradprobe/$(basename "$header")" || fail "not installed: $(basename "$header")"
 done
 if grep -rlF "$work/first" "$prefix/lib" --include '*.cmake'; then fail "these know the prefix"; fi

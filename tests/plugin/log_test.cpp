@@ -2,7 +2,10 @@
 #include "log.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <string>
 
@@ -57,6 +60,26 @@ TEST(Log, WithoutNcclsLoggerWarningsGoToStderr) {
   testing::internal::CaptureStderr();
   log.warn("%d", 7);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "gradprobe: 7\n");
+}
+
+TEST(Log, APipeThatNobodyReadsEndsNoProcess) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::signal(SIGPIPE, SIG_DFL);
+    int ends[2];
+    if (pipe(ends) != 0 || dup2(ends[1], STDERR_FILENO) < 0) _exit(2);
+    close(ends[0]);
+    close(ends[1]);
+    const Log log(nullptr, LogTarget::automatic);
+    log.warn("one");
+    log.warn("two");
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # gradprobe.h in C and C++ of any age, without warnings and with nothing to link; and Python's two lines.
-#   mark_header.sh COMPILER INCLUDE PLUGIN TOOL STANDIN WORK
+#   mark_header.sh COMPILER INCLUDE PLUGIN PRELOAD TOOL STANDIN WORK
 set -euo pipefail
-compiler=$1 include=$2 plugin=$3 tool=$4 standin=$5 work=$6
+compiler=$1 include=$2 plugin=$3 preload=$4 tool=$5 standin=$6 work=$7
 rm -rf "$work"
 mkdir -p "$work/rings"
 cat >"$work/marks.c" <<'PROGRAM'
@@ -28,6 +28,11 @@ for language in "c -std=c99" "c -std=c11" "c -std=gnu17" "c++ -std=c++11" "c++ -
     -o "$work/marks" -ldl
   "$work/marks" "$plugin" >/dev/null || { echo "$language: exit code $?"; exit 1; }
 done
+# The preload library has the functions, too.
+printf '%s\n' '#include <gradprobe/gradprobe.h>' 'int main(void) { return gradprobe_version() == 0; }' >"$work/preloaded.c"
+"$compiler" -x c -I"$include" "$work/preloaded.c" -o "$work/preloaded" -ldl
+if "$work/preloaded"; then echo "gradprobe_version() without a library"; exit 1; fi
+LD_PRELOAD=$preload "$work/preloaded" || { echo "not found in $preload"; exit 1; }
 command -v python3 >/dev/null || { echo "python3 is missing: its lines are not tested"; exit 0; }
 for line in 'import ctypes' 'ctypes.CDLL("libnccl-profiler-gradprobe.so").gradprobe_step(n)'; do
   grep -qxF "$line" "$include/../README.md" || { echo "README.md has another line than: $line"; exit 1; }

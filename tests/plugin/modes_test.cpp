@@ -277,6 +277,31 @@ TEST_F(Modes, GroupsWhoseFirstCommunicatorIsNotMeasured) {
   }
 }
 
+// Without a GroupApi a launch of sends and receives looks like one of the batch's: it must not make anything read the
+// buffers, which may be gone, and no result is taken for complete.
+TEST_F(Modes, ResultsWithoutAGroupApiToldByCallbacks) {
+  setenv("GRADPROBE_RESULT", "1", 1);
+  auto b = std::make_unique<Bucket>(5000, 1);
+  const Bucket kept(5000, 1), half_made(5000, 2), reduced(5000, 3);
+  FakeComm comm;
+  Part part{.call = comm.coll_api(nullptr, b->count(), stream_), .input = b.get(), .reduced = &half_made};
+  comm.tell_by_callback({part});
+  comm.launch(nullptr, stream_, {part});
+  part.reduced = &reduced;
+  comm.launch(nullptr, stream_, {part});
+  cuStreamSynchronize(stream_);
+  b.reset();
+  comm.launch_inline(nullptr, stream_, {});
+  EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS);
+  comm.finalize();
+  const auto records = folder_.collectives();
+  ASSERT_EQ(records.size(), 1u);
+  expect_measured(records[0], kept);
+  const auto results = of_kind(RecordKind::result);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(missed(results[0]), Missed::ambiguous);
+}
+
 // Launches of one batch, one told inline and one by a callback, in every order. A result is never what was there before
 // its own launch; where nothing says which launch completes it, it is missed.
 enum class Order { inline_first, callback_first };

@@ -122,7 +122,11 @@ class AllReduceResults : public Nccl, public ::testing::WithParamInterface<Mode>
         [&](Rank& r) {
           const Trainer trainer(&r);
           if (style != Style::captured) {
-            for (std::size_t i = 0; i < steps; i++) trainer.step(style);
+            // The host doesn't run ahead without bounds: what is in flight must have room.
+            for (std::size_t i = 0; i < steps; i++) {
+              trainer.step(style);
+              if (i % 40 == 39) r.synchronize();
+            }
             return;
           }
           CUgraph graph = nullptr;
@@ -131,7 +135,10 @@ class AllReduceResults : public Nccl, public ::testing::WithParamInterface<Mode>
           trainer.step(style);
           CUDA_OK(cuStreamEndCapture(r.stream, &graph));
           CUDA_OK(cuGraphInstantiate(&exec, graph, 0));
-          for (std::size_t i = 0; i < steps; i++) CUDA_OK(cuGraphLaunch(exec, r.stream));
+          for (std::size_t i = 0; i < steps; i++) {
+            CUDA_OK(cuGraphLaunch(exec, r.stream));
+            if (i % 40 == 39) r.synchronize();
+          }
           r.synchronize();
           CUDA_OK(cuGraphExecDestroy(exec));
           CUDA_OK(cuGraphDestroy(graph));

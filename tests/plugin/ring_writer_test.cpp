@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -199,20 +198,6 @@ TEST_F(RingWriterTest, LimitOnTheSizeOfFilesIsAnErrorNotASignal) {
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0);
-}
-
-TEST_F(RingWriterTest, AProfilersTimerDoesNotKeepItFromBeingAllocated) {
-  if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "needs /dev/shm";
-  std::signal(SIGALRM, [](int) {});
-  const itimerval often{{0, 100}, {0, 100}};
-  const itimerval never{};
-  config_.directory = "/dev/shm/gradprobe-ring-test-" + std::to_string(getpid());
-  config_.ring_mb = 64;
-  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
-  const auto ring = RingWriter::create(config_, identity_, &why_);
-  setitimer(ITIMER_REAL, &never, nullptr);
-  EXPECT_NE(ring, nullptr) << why_;
-  std::filesystem::remove_all(config_.directory);
 }
 
 TEST_F(RingWriterTest, AFileThatIsNotKeptIsGone) {

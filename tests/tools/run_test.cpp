@@ -301,6 +301,22 @@ TEST_F(RunCommand, PrintsTheComparisonOfATraining) {
   EXPECT_EQ(run({"--dir", "rings"}, {GRADPROBE_DEMO_TRAIN, "--ranks", "2", "--steps", "2"}).exit_code, 2);
 }
 
+// An NCCL that a profiler plugin can't measure with: nothing but the advice, and then what is advised.
+TEST_F(RunCommand, MeasuresAnOlderNcclAsAdvised) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's library must come before preloaded ones";
+#endif
+  Surroundings real = around({"STANDIN_NCCL_VERSION=2.27.7"});
+  real.program = GRADPROBE_TOOL;
+  const Words training = {GRADPROBE_DEMO_TRAIN, "--ranks", "2", "--steps", "3", "--quiet"};
+  const Outcome without = run_tool(words({"--dir", "without"}, training), real);
+  EXPECT_EQ(without.exit_code, 0);
+  EXPECT_NE(without.err.find("gradprobe run --preload"), std::string::npos) << without.err;
+  const Outcome with = run_tool(words({"--dir", "with", "--preload"}, training), real);
+  EXPECT_EQ(with.exit_code, 0);
+  EXPECT_NE(with.err.find("3 step(s)"), std::string::npos) << with.err;
+}
+
 TEST_F(RunCommand, SaysWhyNothingWasRecorded) {
   const Outcome off = run({}, {GRADPROBE_DEMO_TRAIN, "--ranks", "2", "--steps", "1", "--quiet"}, {"GRADPROBE=0"});
   EXPECT_EQ(off.exit_code, 0);

@@ -228,7 +228,7 @@ TEST(TrainingSteps, LogLinesAndCheckpoints) {
 TEST(TrainingSteps, EvaluationsInBetween) {
   for (const bool loss : {false, true}) {
     for (const bool like_the_loss : {false, true}) {
-      for (std::size_t scalars = 1; scalars <= 200; scalars += scalars < 40 ? 1 : 23) {
+      for (std::size_t scalars = 1; scalars <= 300; scalars += scalars < 40 ? 1 : 23) {
         // As few as there may be scalars in a step: without a loss in every step they read as one.
         if (!loss && scalars <= 4) continue;
         TrainingSequence run;
@@ -238,6 +238,23 @@ TEST(TrainingSteps, EvaluationsInBetween) {
         }
         ASSERT_EQ(fraction_right(run, 0), 1.0) << loss << like_the_loss << " " << scalars;
       }
+    }
+  }
+}
+
+// Each batch of an evaluation reduces several metrics: what repeats there are no steps.
+TEST(TrainingSteps, EvaluationsOfSeveralMetrics) {
+  for (const std::uint64_t metrics : {2u, 3u, 5u}) {
+    for (const std::size_t batches : {4u, 30u, 200u}) {
+      TrainingSequence run;
+      for (int i = 0; i < 200; i++) {
+        ddp_iteration(run, true);
+        for (std::size_t b = 0; i % 50 == 49 && b < batches; b++)
+          for (std::uint64_t m = 1; m <= metrics; m++) run.other(m);
+      }
+      ASSERT_EQ(fraction_right(run, 0), 1.0) << metrics << " " << batches;
+      // The steps of the run, and the one that follows the last evaluation.
+      ASSERT_EQ(test::steps_found(run), 200u + 1);
     }
   }
 }
