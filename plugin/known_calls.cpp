@@ -6,6 +6,8 @@ namespace gradprobe {
 
 BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool captured, bool result_follows,
                                      void* stream) {
+  // The group comes before the call that opens the first batch, and must be heard of all the same.
+  if (channel_ != nullptr) measures_something_.store(true, std::memory_order_relaxed);
   const Handle group = group_api_start();
   group_start();
   for (const KnownCall& call : calls) {
@@ -29,6 +31,7 @@ BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool capt
 
 void Communicator::end_calls(const BegunCalls& begun, CallOutcome outcome, void* stream) {
   std::unique_lock lock(mutex_);
+  if (stopped_) return;
   if (Batch* b = batch(begun.batch); b != nullptr) {
     if (outcome == CallOutcome::refused) {
       for_each_op(*b, [](Op& op) {
