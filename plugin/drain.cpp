@@ -121,6 +121,8 @@ void Drain::end_released_slots(std::uint32_t released) {
     const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
     for (std::uint32_t e = 0; e < entries; e++) results_.forget(tables_.entry_ordinal[slot.first_entry + e]);
     count_dropped_replays(i);
+    // Counted; the slot's next graph starts from 0.
+    std::atomic_ref<std::uint32_t>(channel_->slot(i).dropped).store(0, std::memory_order_relaxed);
     views_[i] = SlotView{};
     slot.drained.store(true, std::memory_order_release);
     tables_.slots_drained.fetch_add(1, std::memory_order_release);

@@ -1,6 +1,6 @@
 // Moves one communicator's results from pinned memory to its ring file, and tells what became of every collective.
-// Called by the collector thread, and by NCCL's finalize; the two exclude each other (Collector::mutex). No CUDA calls:
-// results are read from memory, so this is safe while CUDA is being torn down.
+// Called by the collector thread, by NCCL's finalize and by the exit handler; they exclude each other
+// (Process::mutex_). No CUDA calls: results are read from memory, so this is safe while CUDA is being torn down.
 #pragma once
 
 #include <chrono>

@@ -23,7 +23,7 @@ inline constexpr std::uint32_t kCapturedOps = 4096;
 
 enum class OpState : std::uint32_t {
   announced,  // CollApi seen, outcome open
-  done,       // the collector has written its record
+  done,       // measured; the collector writes its record when the op's turn comes
   missed,     // `reason` says why; the collector writes the record
   passed,     // not measured and without a record, but part of the sequence in which steps are found
   captured,   // placeholder in the table of direct ops: the op itself is in the table of captured ops

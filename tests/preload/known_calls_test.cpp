@@ -1,7 +1,9 @@
 // The core's order of calls in which buffers come first: records wait for what NCCL says to the call.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <thread>
@@ -117,6 +119,46 @@ TEST_F(KnownCalls, ReplaysOfARefusedCapturedCallAreNotRecorded) {
   EXPECT_EQ(records[0].head.op, 1u);
   EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
   EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
+// Results that found the ring full are counted once, also where their slot goes from one graph to the next.
+TEST_F(KnownCalls, DroppedReplaysOfASlotThatIsUsedAgain) {
+  const Bucket bucket(1000);
+  const auto capture = [&](CUgraph* graph) {
+    ASSERT_EQ(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    comm_->end_calls(begin(bucket, true), CallOutcome::launched, stream_);
+    ASSERT_EQ(cuStreamEndCapture(stream_, graph), CUDA_SUCCESS);
+  };
+  // As the device does.
+  const auto drop = [&](std::uint32_t slot) {
+    std::atomic_ref<std::uint32_t>(comm_->channel()->slot(slot).dropped).fetch_add(1);
+    std::atomic_ref<std::uint64_t>(comm_->channel()->control().dropped).fetch_add(1);
+  };
+  const auto expect_lost = [&](std::uint64_t lost) {
+    const auto now = [&] { return folder_.counters().missed[static_cast<std::size_t>(Missed::result_lost)]; };
+    for (int i = 0; i < 1000 && now() != lost; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(now(), lost);
+  };
+  const auto drained = [&] { return comm_->tables().slots_drained.load(); };
+  CUgraph first = nullptr, second = nullptr, third = nullptr;
+  capture(&first);
+  capture(&second);
+  drop(kDirectSlots);
+  drop(kDirectSlots);
+  expect_lost(2);
+  ASSERT_EQ(cuGraphDestroy(first), CUDA_SUCCESS);
+  for (int i = 0; i < 1000 && drained() == 0; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_EQ(drained(), 1u);
+  drop(kDirectSlots + 1);
+  expect_lost(3);
+  capture(&third);  // has the first one's slot
+  drop(kDirectSlots + 1);
+  expect_lost(4);
+  drop(kDirectSlots);
+  expect_lost(5);
+  close();
+  EXPECT_EQ(cuGraphDestroy(second), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphDestroy(third), CUDA_SUCCESS);
 }
 
 }  // namespace
