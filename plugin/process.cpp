@@ -418,7 +418,7 @@ void Process::go_live(Entry* entry) {
 void Process::end_live(Entry* entry) {
   const std::lock_guard lock(marks_mutex_);
   LiveCommunicator& live = g_live_communicators[entry->communicator->id().index];
-  live.context_tag.store(0, std::memory_order_release);
+  live.context_tag.store(LiveCommunicator::kNoTag, std::memory_order_release);
   live.communicator.store(nullptr, std::memory_order_release);
   entry->live.store(nullptr, std::memory_order_release);
 }
@@ -483,8 +483,8 @@ void Process::graph_gone(void* token) {
   Process& process = get();
   const Handle handle(token);
   if (process.in_forked_child()) return;
-  // Taken by init and finalize for long, by CUDA's thread here: no callback of NCCL is on this path.
-  const std::lock_guard lock(process.mutex_);
+  // Not the process's mutex: the collector holds it while it writes, and CUDA's thread must not wait for a file system.
+  const std::lock_guard lock(process.marks_mutex_);
   if (Communicator* c = find(handle, HandleType::context); c != nullptr)
     c->release_captured_slot(static_cast<std::uint32_t>(handle.payload()));
 }

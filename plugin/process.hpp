@@ -37,7 +37,9 @@ struct InitCall {
 
 // What callbacks find communicators by: a table of its own, so that a look-up is a load and a comparison.
 struct LiveCommunicator {
-  std::atomic<std::uint64_t> context_tag{0};         // Handle::tag() of its context; 0, that of the null handle: none
+  // No handle has it, not even the null one, which is the context of communicators that aren't recorded.
+  static constexpr std::uint64_t kNoTag = std::uint64_t{1} << 20;
+  std::atomic<std::uint64_t> context_tag{kNoTag};    // Handle::tag() of its context; kNoTag when there is none
   std::atomic<Communicator*> communicator{nullptr};  // null when there is none
 };
 inline constinit std::array<LiveCommunicator, kMaxCommunicators> g_live_communicators{};
@@ -121,7 +123,8 @@ class Process {
   std::uint32_t open_ = 0;
   std::uint32_t measured_ = 0;  // of the open ones
   std::size_t next_entry_ = 0;
-  // Guards the marks in force, and a communicator's life against those who give it marks. Taken after mutex_.
+  // Guards the marks in force, and a communicator's life against those who give it marks or tell it of a graph's end.
+  // Taken after mutex_.
   std::mutex marks_mutex_;
   Mark step_mark_, phase_mark_;  // kind none: none yet
   bool settings_reported_ = false;
