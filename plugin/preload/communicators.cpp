@@ -20,7 +20,6 @@ namespace {
 
 constinit CommTable g_table;
 constinit std::atomic<bool> g_in_use{false};
-std::mutex g_opening;  // one communicator at a time is opened late
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return gate::mix64(hash ^ value);
@@ -110,12 +109,10 @@ bool ready(const nccl::Comm* comm) {
   return ask == nullptr || (ask(const_cast<nccl::Comm*>(comm), &state) == nccl::kSuccess && state == nccl::kSuccess);
 }
 
-// A communicator whose first collective comes.
+// A communicator whose first collective comes. Without a lock that other communicators' threads take, too: opening may
+// wait for the device, and so for a collective that another thread is still to launch.
 void open_late(Tracked* tracked, const nccl::Comm* comm) {
-  const std::lock_guard lock(g_opening);
-  if (!tracked->waiting.load() || !ready(comm)) return;
-  tracked->waiting.store(false);
-  open(tracked, comm);
+  if (ready(comm) && tracked->waiting.exchange(false)) open(tracked, comm);
 }
 
 void say_unknown() {
