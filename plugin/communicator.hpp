@@ -251,7 +251,7 @@ class Communicator {
 
   std::atomic<bool> measures_something_{false};  // a batch has been opened: launches and groups matter
 
-  CallMutex untold_mutex_;  // guards the five above where nothing is measured
+  CallMutex untold_mutex_;  // guards what is above, from names_ on, where nothing is measured
 
   CallMutex mutex_;
   OpTables tables_;

@@ -1,6 +1,7 @@
 // Tells communicators that carry gradients from those that carry activations (tensor, sequence, context, expert
 // parallelism), as well as NCCL's events allow: they name no purpose. What it decides depends only on what is equal on
-// all ranks of a communicator: its name, its size and nodes, the job's nodes and the sequence of its calls. Used where
+// all ranks of a communicator: its name, its size and nodes, the job's nodes and the sequence of its calls, and on
+// whether the process has other communicators, which is the same on all ranks as a rule. Used where
 // GRADPROBE_COMMS is `auto`; the reasons are in docs/ARCHITECTURE.md, "Gradients or activations".
 #pragma once
 
