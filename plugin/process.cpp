@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "blocked_signals.hpp"
@@ -200,7 +201,7 @@ void* Process::enter(const Entrant& entrant, const Config& config, const Log& lo
     drain = std::make_unique<Drain>(communicator.get(), std::move(ring), config);
   else
     pending = std::make_unique<PendingRing>(PendingRing{config, entrant.identity});
-  if (!collector_.joinable()) {
+  if (!collecting_) {
     try {
       start_collector();
     } catch (const std::exception& e) {
@@ -257,8 +258,10 @@ Process::Entry* Process::free_entry() {
 
 void Process::start_collector() {
   const BlockedSignals blocked;  // the application's are for its own threads
-  collector_ = std::thread([this] { collect(); });
-  pthread_setname_np(collector_.native_handle(), "gradprobe");
+  std::thread collector([this] { collect(); });
+  pthread_setname_np(collector.native_handle(), "gradprobe");
+  collector.detach();  // never waited for: it may hang in a file system, with the control file
+  collecting_ = true;
 }
 
 void Process::end_for_lack(Entry* entry, const std::exception& error) {
@@ -474,7 +477,6 @@ void Process::at_exit() {
       entry.drain->ring().set_state(RingState::exited);
     }
   }
-  // The collector isn't waited for: it may hang in a file system with the control file, and writes nothing any more.
 }
 
 void Process::graph_gone(void* token) {

@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "communicator.hpp"
 #include "config.hpp"
@@ -128,7 +127,7 @@ class Process {
   bool settings_reported_ = false;
   std::string last_reason_;  // why the last communicator that isn't measured isn't
   bool stop_ = false;        // the process ends; the collector outlives all communicators
-  std::thread collector_;
+  bool collecting_ = false;  // the collector runs
   SharedState shared_;
   std::atomic<bool> forked_{false};
   bool fork_is_told_ = false;  // `forked_` will be set in a forked child
