@@ -1,116 +1,152 @@
 #include "adapter.hpp"
 
 #include <exception>
-#include <string>
-#include <utility>
+#include <iterator>
 
 #include "preload_active.hpp"
 
 namespace gradprobe {
 
-Function function_of(const char* text) {
-  if (text == nullptr) return Function::unknown;
-  const std::string_view name(text);
-  if (name == "AllReduce") return Function::all_reduce;
-  if (name == "ReduceScatter") return Function::reduce_scatter;
-  if (name == "AllGather") return Function::all_gather;
-  if (name == "Broadcast") return Function::broadcast;
-  if (name == "Reduce") return Function::reduce;
+namespace {
+
+// Compares as few characters as it takes; no call into libc.
+template <std::size_t N>
+[[gnu::always_inline]] inline bool equal(const char* text, const char (&literal)[N]) {
+  for (std::size_t i = 0; i < N; i++)
+    if (text[i] != literal[i]) return false;
+  return true;
+}
+
+}  // namespace
+
+Function function_of(const char* name) {
+  if (name == nullptr) return Function::unknown;
+  if (equal(name, "AllReduce")) return Function::all_reduce;
+  if (equal(name, "ReduceScatter")) return Function::reduce_scatter;
+  if (equal(name, "AllGather")) return Function::all_gather;
+  if (equal(name, "Broadcast")) return Function::broadcast;
+  if (equal(name, "Reduce")) return Function::reduce;
   return Function::unknown;
 }
 
-Datatype datatype_of(const char* text) {
-  static constexpr std::pair<std::string_view, Datatype> kNames[] = {
-      {"ncclFloat32", Datatype::f32}, {"ncclBfloat16", Datatype::bf16},     {"ncclFloat16", Datatype::f16},
-      {"ncclFloat64", Datatype::f64}, {"ncclInt8", Datatype::i8},           {"ncclUint8", Datatype::u8},
-      {"ncclInt32", Datatype::i32},   {"ncclUint32", Datatype::u32},        {"ncclInt64", Datatype::i64},
-      {"ncclUint64", Datatype::u64},  {"ncclFloat8e4m3", Datatype::f8e4m3}, {"ncclFloat8e5m2", Datatype::f8e5m2},
-  };
-  if (text == nullptr) return Datatype::unknown;
-  for (const auto& [name, type] : kNames)
-    if (name == text) return type;
+Function function_of(std::uint8_t number) {
+  static constexpr Function kFunctions[] = {Function::broadcast, Function::reduce, Function::all_gather,
+                                            Function::reduce_scatter, Function::all_reduce};
+  return number < std::size(kFunctions) ? kFunctions[number] : Function::unknown;
+}
+
+Datatype datatype_of(std::uint8_t number) {
+  return number <= static_cast<std::uint8_t>(Datatype::f8e5m2) ? static_cast<Datatype>(number) : Datatype::unknown;
+}
+
+Datatype datatype_of(const char* name) {
+  if (name == nullptr) return Datatype::unknown;
+  if (equal(name, "ncclFloat32")) return Datatype::f32;
+  if (equal(name, "ncclBfloat16")) return Datatype::bf16;
+  if (equal(name, "ncclFloat16")) return Datatype::f16;
+  if (equal(name, "ncclFloat64")) return Datatype::f64;
+  if (equal(name, "ncclFloat8e4m3")) return Datatype::f8e4m3;
+  if (equal(name, "ncclFloat8e5m2")) return Datatype::f8e5m2;
+  if (equal(name, "ncclInt8")) return Datatype::i8;
+  if (equal(name, "ncclUint8")) return Datatype::u8;
+  if (equal(name, "ncclInt32")) return Datatype::i32;
+  if (equal(name, "ncclUint32")) return Datatype::u32;
+  if (equal(name, "ncclInt64")) return Datatype::i64;
+  if (equal(name, "ncclUint64")) return Datatype::u64;
   return Datatype::unknown;
 }
 
-nccl::Result stop_event(void* opaque) noexcept {
-  const Handle handle(opaque);
-  Communicator* c = Process::get().find(handle, handle.type());
-  if (c == nullptr) return nccl::kSuccess;
+namespace {
+
+void stop_own(Handle handle) {
   switch (handle.type()) {
     case HandleType::group_api:
-      c->group_api_stop();
+      Communicator::group_api_stop();
       break;
     case HandleType::kernel_launch:
-      c->kernel_launch_stop();
+      if (Communicator* c = Process::find(handle, HandleType::kernel_launch); c != nullptr) c->kernel_launch_stop();
       break;
     case HandleType::group:
-      c->group_stop();
+      if (Communicator* c = Process::find(handle, HandleType::group); c != nullptr) c->group_stop();
       break;
-    default:
+    default:  // of calls nothing is to be heard
       break;
+  }
+}
+
+}  // namespace
+
+nccl::Result stop_event(void* handle) noexcept {
+  if (!chain::is_pair(handle)) [[likely]] {
+    stop_own(Handle(handle));
+  } else {
+    const chain::Pair pair = chain::parts(handle);
+    chain::stop(handle);
+    stop_own(Handle(pair.own));
   }
   return nccl::kSuccess;
 }
 
-nccl::Result record_event_state(void*, int, void*) noexcept {
+nccl::Result record_event_state(void* handle, int state, void* arguments) noexcept {
+  if (chain::is_pair(handle)) chain::record(handle, state, arguments);
   return nccl::kSuccess;
 }
 
 nccl::Result finalize(void* context) noexcept {
+  void* own = chain::is_pair(context) ? chain::own_context(context) : context;
   try {
-    Process::get().close(context);
+    Process::get().close(own);
   } catch (const std::exception&) {
     // Close has said what there is to say.
   }
-  return nccl::kSuccess;
-}
-
-nccl::Result init_with_identity(std::uint32_t profiler_abi, void** context, std::uint64_t comm_id, int* mask,
-                                const char* comm_name, int nnodes, int nranks, int rank, NcclLogger logger) noexcept {
-  *context = nullptr;
-  *mask = 0;
   try {
-    if (preload_active()) {
-      Log(logger, read_config().log).info("rank %d: measured by the preload library, not by the profiler plugin", rank);
-      return nccl::kSuccess;
-    }
-    InitCall call;
-    call.comm_id = comm_id;
-    call.comm_name = comm_name != nullptr ? comm_name : "";
-    call.rank = static_cast<std::uint32_t>(rank);
-    call.nranks = static_cast<std::uint32_t>(nranks);
-    call.nnodes = static_cast<std::uint32_t>(nnodes);
-    call.profiler_abi = profiler_abi;
-    call.logger = logger;
-    *context = Process::get().open(call, mask);
-  } catch (const std::exception& e) {
-    *mask = Process::get().mask_of_unmeasured(profiler_abi);
-    Log(logger, LogTarget::automatic).warn("rank %d: not measured: %s", rank, description(e));
-  }
-  return nccl::kSuccess;
-}
-
-nccl::Result init_unsupported(std::uint32_t profiler_abi, void** context, int* mask, NcclLogger logger,
-                              std::optional<int> rank) noexcept {
-  *context = nullptr;
-  *mask = 0;
-  static std::atomic<bool> said{false};
-  if (preload_active() || said.exchange(true)) return nccl::kSuccess;
-  try {
-    const std::string who = rank ? "rank " + std::to_string(*rank) + ": " : "";
-    Log(logger, read_config().log)
-        .warn(
-            "%snothing is measured: this NCCL (profiler v%u) tells a collective's buffers only after its launch; NCCL "
-            "2.28 or newer is needed",
-            who.c_str(), profiler_abi);
+    if (chain::is_pair(context)) chain::finalize(context);
   } catch (const std::exception&) {
-    // No memory for a message: there is nothing to tell either.
+    // The same.
   }
   return nccl::kSuccess;
 }
 
-nccl::Result start_nothing(void*, void** handle, void*) noexcept {
-  *handle = nullptr;
+InitCall identified_call(int version, std::uint64_t comm_id, const char* comm_name, int nnodes, int nranks, int rank,
+                         NcclLogger logger) {
+  InitCall call;
+  call.profiler_abi = static_cast<std::uint32_t>(version);
+  call.comm_id = comm_id;
+  call.comm_name = comm_name != nullptr ? comm_name : "";
+  call.rank = static_cast<std::uint32_t>(rank);
+  call.nranks = static_cast<std::uint32_t>(nranks);
+  call.nnodes = static_cast<std::uint32_t>(nnodes);
+  call.logger = logger;
+  return call;
+}
+
+InitCall anonymous_call(int version) {
+  InitCall call;
+  call.identified = false;
+  call.profiler_abi = static_cast<std::uint32_t>(version);
+  return call;
+}
+
+nccl::Result open(const InitCall& call, void** context, int* mask, const chain::CallInit& chained_init) noexcept {
+  *context = nullptr;
+  int own_mask = 0;
+  void* own = nullptr;
+  try {
+    if (preload_active())
+      Log(call.logger, read_config().log).info("measured by the preload library, not by the profiler plugin");
+    else
+      own = Process::get().open(call, &own_mask);
+  } catch (const std::exception& e) {
+    own_mask = Process::get().joint_mask(call.profiler_abi);
+    Log(call.logger, LogTarget::automatic).warn("rank %u: not measured: %s", call.rank, description(e));
+  }
+  *context = own;
+  *mask = own_mask;
+  try {
+    chain::open(static_cast<int>(call.profiler_abi), own, own_mask, chained_init, call.logger, context, mask);
+  } catch (const std::exception& e) {
+    Log(call.logger, LogTarget::automatic).warn("GRADPROBE_CHAIN is left out of one communicator: %s", description(e));
+  }
   return nccl::kSuccess;
 }
 

@@ -1,52 +1,110 @@
-// From NCCL's event descriptors to the core, for the struct versions that tell the stream before the launch (v5 on).
-// A version's file (profiler_vN.cpp) holds its layout and nothing else.
+// From NCCL's event descriptors to the core, and to a chained plugin. A version's file (profiler_vN.cpp) holds its
+// layout and nothing else.
 #pragma once
 
 #include <gradprobe/ring_format.hpp>
 
-#include <optional>
-#include <string_view>
+#include <cstdint>
 
+#include "chain.hpp"
 #include "nccl_types.hpp"
 #include "process.hpp"
 
 namespace gradprobe {
 
-// NCCL's names of functions and datatypes; anything else is `unknown`.
+// NCCL's names of functions and datatypes, in version 1 their numbers; anything else is `unknown`.
 Function function_of(const char* name);
+Function function_of(std::uint8_t number);
 Datatype datatype_of(const char* name);
+Datatype datatype_of(std::uint8_t number);
+
+template <typename Descriptor>
+[[gnu::noinline]] Handle start_call(Communicator* c, const Descriptor& d) {
+  const auto& e = d.coll_api;
+  Communicator::CallNames& names = c->last_names();
+  if (names.function_name != e.func) {
+    names.function_name = e.func;
+    names.function = function_of(e.func);
+  }
+  if (names.datatype_name != e.datatype) {
+    names.datatype_name = e.datatype;
+    names.datatype = datatype_of(e.datatype);
+  }
+  return c->coll_api_start({names.function, names.datatype, e.count, e.root, e.graph_captured, Handle(d.parent)});
+}
+
+// gradprobe's own side of an event, for versions that tell the stream before the launch (5 and later).
+template <typename Descriptor>
+[[gnu::always_inline]] inline Handle start_own(Communicator* c, const Descriptor& d) requires requires {
+  d.coll_api;
+}
+{
+  switch (d.type) {
+    case nccl::kGroupApi:
+      return c->group_api_start();
+    case nccl::kCollApi:
+      return start_call(c, d);
+    case nccl::kKernelLaunch:
+      return c->kernel_launch_start(Handle(d.parent), d.kernel_launch.stream);
+    case nccl::kGroup:
+      return c->group_start();
+    case nccl::kColl:
+      c->coll_start(Handle(d.parent), d.coll.send, d.coll.recv);
+      return {};
+    case nccl::kCeColl:
+      c->copy_engine_start(Handle(d.parent));
+      return {};
+    default:
+      return {};
+  }
+}
+
+// The same for versions whose first event comes after the launch: Coll events become records without measurement.
+template <typename Descriptor>
+Handle start_own(Communicator* c, const Descriptor& d) {
+  if (d.type == nccl::kGroup) return c->group_start();  // NCCL tells the collectives of groups that have a handle
+  if (d.type != nccl::kColl) return {};
+  if constexpr (requires { d.coll.comm_hash; })
+    c->identify(d.coll.comm_hash, static_cast<std::uint32_t>(d.rank), d.coll.comm_name);
+  c->coll_api_start(
+      {function_of(d.coll.func), datatype_of(d.coll.datatype), d.coll.count, d.coll.root, false, Handle()});
+  return {};
+}
+
+// An event of a communicator with a chained plugin.
+template <typename Descriptor>
+void* start_pair(void* context, const Descriptor& d) {
+  const chain::Pair parent = chain::parts(d.parent);
+  Handle own;
+  if (Communicator* c = Process::find(Handle(chain::own_context(context)), HandleType::context); c != nullptr) {
+    Descriptor mine = d;
+    mine.parent = parent.own;
+    own = start_own(c, mine);
+  }
+  Descriptor theirs = d;
+  // A proxy that serves another process passes that one's handles on: numbers without meaning here.
+  if (d.type != nccl::kProxyOp || d.proxy_op.pid == chain::process_id()) theirs.parent = parent.chained;
+  if constexpr (requires { d.coll.parent_group; }) {
+    if (d.type == nccl::kColl) theirs.coll.parent_group = chain::parts(d.coll.parent_group).chained;
+    if (d.type == nccl::kP2p) theirs.p2p.parent_group = chain::parts(d.p2p.parent_group).chained;
+  }
+  chain::Event event;
+  event.type = d.type;
+  event.descriptor = &theirs;
+  event.orphan = d.parent != nullptr && parent.chained == nullptr;
+  if constexpr (requires { d.coll_api; })
+    event.captured = (d.type == nccl::kCollApi && d.coll_api.graph_captured) ||
+                     (d.type == nccl::kP2pApi && d.p2p_api.graph_captured);
+  return chain::start(context, event, own.opaque());
+}
 
 // NCCL may hold a stale handle in *handle, so it is written for every event. Returns at once when not interested.
 template <typename Descriptor>
 nccl::Result start_event(void* context, void** handle, const Descriptor* d) noexcept {
-  *handle = nullptr;
-  Communicator* c = Process::get().find(Handle(context), HandleType::context);
-  if (c == nullptr) return nccl::kSuccess;
-  switch (d->type) {
-    case nccl::kGroupApi:
-      *handle = c->group_api_start().opaque();
-      break;
-    case nccl::kCollApi: {
-      const auto& e = d->coll_api;
-      *handle = c->coll_api_start({function_of(e.func), datatype_of(e.datatype), e.count, e.root, e.graph_captured,
-                                   Handle(d->parent)})
-                    .opaque();
-      break;
-    }
-    case nccl::kKernelLaunch:
-      *handle = c->kernel_launch_start(Handle(d->parent), d->kernel_launch.stream).opaque();
-      break;
-    case nccl::kGroup:
-      *handle = c->group_start().opaque();
-      break;
-    case nccl::kColl:
-      *handle = c->coll_start(Handle(d->parent), d->coll.send, d->coll.recv).opaque();
-      break;
-    case nccl::kCeColl:
-      c->copy_engine_start(Handle(d->parent));
-      break;
-    default:
-      break;
+  if (Communicator* c = Process::find(Handle(context), HandleType::context); c != nullptr) [[likely]] {
+    *handle = start_own(c, *d).opaque();
+  } else {
+    *handle = chain::is_pair(context) ? start_pair(context, *d) : nullptr;
   }
   return nccl::kSuccess;
 }
@@ -55,13 +113,12 @@ nccl::Result stop_event(void* handle) noexcept;
 nccl::Result record_event_state(void* handle, int state, void* arguments) noexcept;
 nccl::Result finalize(void* context) noexcept;
 
-// The init call of v5 and v6. Never fails: a communicator that can't be measured gets no context.
-nccl::Result init_with_identity(std::uint32_t profiler_abi, void** context, std::uint64_t comm_id, int* mask,
-                                const char* comm_name, int nnodes, int nranks, int rank, NcclLogger logger) noexcept;
+// What the init calls of the versions tell.
+InitCall identified_call(int version, std::uint64_t comm_id, const char* comm_name, int nnodes, int nranks, int rank,
+                         NcclLogger logger);
+InitCall anonymous_call(int version);  // 1 to 3: nothing
 
-// For NCCL releases whose events come too late to measure: says so once, asks for no events. Some tell no rank.
-nccl::Result init_unsupported(std::uint32_t profiler_abi, void** context, int* mask, NcclLogger logger,
-                              std::optional<int> rank) noexcept;
-nccl::Result start_nothing(void* context, void** handle, void* descriptor) noexcept;
+// Never fails: a communicator that can't be recorded gets no context. `chained_init` calls a chained plugin's init.
+nccl::Result open(const InitCall& call, void** context, int* mask, const chain::CallInit& chained_init) noexcept;
 
 }  // namespace gradprobe

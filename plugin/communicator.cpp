@@ -1,6 +1,7 @@
 #include "communicator.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <ctime>
 #include <thread>
 #include <utility>
@@ -52,9 +53,11 @@ std::uint64_t monotonic_ns() {
 }  // namespace
 
 Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
-                           std::unique_ptr<GateChannel> channel, const Log& log, SharedState* shared)
+                           std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log, SharedState* shared)
     : id_(id),
       identity_(identity),
+      identified_(identity.known),
+      unmeasured_(unmeasured),
       launch_blocking_(config.launch_blocking),
       seed_(config.seed),
       max_ctas_(config.max_ctas),
@@ -68,6 +71,7 @@ Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identi
       sampling_(config.sampling) {
   for (std::uint32_t i = 0; i < kCapturedOps; i++) tables_.captured[i].next = i + 1 < kCapturedOps ? i + 1 : kNoOp;
   free_captured_op_ = 0;
+  if (channel_ == nullptr) return;
   channel_->control().replay_every = sampling_.measure ? sampling_.every : 0;
   channel_->control().replay_result_every = sampling_.result_every;
 }
@@ -94,23 +98,33 @@ void Communicator::group_api_stop() {
 }
 
 std::uint64_t Communicator::input_count(const CollApiEvent& e) const {
-  return e.function == Function::reduce_scatter ? e.count * identity_.nranks : e.count;
+  // Without the number of ranks the input of a reduce-scatter is as unknown: then it is the count that NCCL tells.
+  return e.function == Function::reduce_scatter ? e.count * std::max(identity_.nranks, 1u) : e.count;
+}
+
+bool Communicator::observe_traffic(const CollApiEvent& e) {
+  const Role before = traffic_.role();
+  const bool gradients =
+      traffic_.takes(e.function, e.datatype, e.count, shared_->communicators.load(std::memory_order_relaxed) > 1);
+  if (traffic_.role() != before && traffic_.role() == Role::activations)
+    log_.warn(
+        "rank %u: this communicator of %u ranks seems to reduce activations, not gradients: it is not measured any "
+        "more (GRADPROBE_COMMS=all measures all)",
+        identity_.rank, identity_.nranks);
+  return gradients;
 }
 
 // What needs no op: it would have no record, and is no part of the sequence in which steps are found.
 Missed Communicator::leave_out(const CollApiEvent& e) {
-  const bool tiny = is_tiny(e);
   bool gradients = identity_.role != Role::activations;
   if (identity_.role == Role::undecided) {
-    const Role before = traffic_.role();
-    gradients =
-        traffic_.takes(e.function, e.datatype, e.count, shared_->communicators.load(std::memory_order_relaxed) > 1);
-    if (traffic_.role() != before && traffic_.role() == Role::activations)
-      log_.warn(
-          "rank %u: this communicator of %u ranks seems to reduce activations, not gradients: it is not measured any "
-          "more (GRADPROBE_COMMS=all measures all)",
-          identity_.rank, identity_.nranks);
+    if (e.count >= TrafficRole::kLarge && !traffic_.decided()) [[unlikely]]
+      gradients = observe_traffic(e);
+    else
+      gradients = e.count < TrafficRole::kLarge || traffic_.role() != Role::activations;
   }
+  if (!selection_.takes_function(e.function)) return Missed::not_selected;
+  const bool tiny = is_tiny(e);
   if (!selection_.takes(e.function, e.datatype, input_count(e), tiny)) return Missed::not_selected;
   if ((!tiny && !reduces(e.function)) || e.count == 0) return Missed::unsupported_function;
   if (e.function == Function::broadcast) {
@@ -174,6 +188,7 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
     b = &direct_batches_[serial % kDirectBatches];
     if (b->serial != kNoBatch) give_up(b);
   }
+  measures_something_.store(true, std::memory_order_relaxed);
   *b = Batch{};
   b->serial = serial;
   b->captured = captured;
@@ -274,8 +289,36 @@ std::uint64_t Communicator::captured_payload(const Op& op) const {
   return (kCapturedOp | op.ordinal << kCapturedOpBits | place) & Handle::kPayloadMask;
 }
 
+void Communicator::note_unmeasured(const CollApiEvent& event, Op* op) {
+  op->placed = op->addressed = op->captured = op->result_wanted = false;
+  op->send = op->recv = 0;
+  classify(event, op);
+  if (op->eligible) op->reason = unmeasured_;
+  op->eligible = false;
+  // No replay of a captured call will be seen, so it gets no record either.
+  if (event.captured) tables_.uncounted[static_cast<std::size_t>(op->reason)].fetch_add(1, std::memory_order_relaxed);
+  op->state.store(event.captured ? OpState::captured : OpState::missed, std::memory_order_release);
+}
+
+void Communicator::identify(std::uint64_t comm_id, std::uint32_t rank, const char* name) {
+  if (identified()) return;
+  const std::lock_guard lock(mutex_);
+  identity_.comm_id = comm_id;
+  identity_.rank = rank;
+  if (name != nullptr) std::strncpy(name_, name, sizeof name_ - 1);
+  identified_.store(true, std::memory_order_release);
+}
+
 Handle Communicator::coll_api_start(const CollApiEvent& event) {
   t_links.launch_valid = false;
+  if (channel_ != nullptr) [[likely]]
+    return note_call(event);
+  // NCCL before 2.28 tells its calls from host callbacks, too, at the same time as from the caller's thread.
+  const std::lock_guard lock(untold_mutex_);
+  return note_call(event);
+}
+
+Handle Communicator::note_call(const CollApiEvent& event) {
   const std::uint64_t ordinal = tables_.calls.load(std::memory_order_relaxed);
   tables_.calls.store(ordinal + 1, std::memory_order_release);
   if (event.group_api.type() == HandleType::group_api) {
@@ -321,6 +364,12 @@ Handle Communicator::announce(const CollApiEvent& event, std::uint64_t ordinal, 
     if (!event.provisional) tables_.announced.store(next_op_, std::memory_order_release);
     const Missed reason = event.function == Function::broadcast ? Missed::unsupported_function : Missed::not_sampled;
     tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+    return {};
+  }
+  if (channel_ == nullptr) {
+    note_unmeasured(event, &direct);
+    next_op_ = index + 1;
+    if (!event.provisional) tables_.announced.store(next_op_, std::memory_order_release);
     return {};
   }
 
@@ -404,6 +453,7 @@ void Communicator::give_up(Batch* b) {
                       tables_.slots[b->slot].state.load(std::memory_order_acquire) == SlotState::open;
   // Entries placed in a slot that is never published are missed too; the collector sees them when the slot ends.
   if (waited) cancel(b->slot);
+  if (b->eligible == b->placed) return;
   // The table of direct ops may have moved on past ops that are finished; their places belong to others now.
   const std::uint64_t alive = tables_.collected.load(std::memory_order_acquire);
   for_each_op(*b, [&](Op& op) {
@@ -551,10 +601,11 @@ Missed Communicator::reason_not_to_gate(const Batch& b) const {
 Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   t_links.launch_valid = false;
   t_links.launching_slot = t_links.result_slot = kNoSlot;
+  t_links.launching_batch = kNoBatch;
+  if (!measures_something_.load(std::memory_order_relaxed)) return {};
   std::unique_lock lock(mutex_);
   if (stopped_) return {};
   t_links.launching_communicator = id_;
-  t_links.launching_batch = kNoBatch;
   t_links.launching_stream = stream;
   const Handle handle(HandleType::kernel_launch, id_, 0);
   Batch* b = batch(current_);
@@ -604,7 +655,7 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
 
 // Launches a pass with the mutex released: host callbacks of another thread may need it before the device gets on, and
 // a launch may wait for the device.
-CUresult Communicator::launch_pass(std::unique_lock<std::mutex>* lock, PassLaunch pass, bool captured, void* stream,
+CUresult Communicator::launch_pass(std::unique_lock<CallMutex>* lock, PassLaunch pass, bool captured, void* stream,
                                    std::uint32_t* number) {
   const auto cuda_stream = static_cast<CUstream>(stream);
   pass.workspace = channel_->workspace_of(cuda_stream);
@@ -630,7 +681,7 @@ void Communicator::fail_launches(CUresult result) {
       identity_.rank, channel_->error_name(result).text);
 }
 
-void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t index, void* stream) {
+void Communicator::launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint32_t index, void* stream) {
   const MeasurePlan plan = this->plan(*b, gate::kInputPass);
   Slot& slot = tables_.slots[index];
   slot.launched.store(true, std::memory_order_release);
@@ -665,8 +716,7 @@ void Communicator::launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uin
   fail_launches(result);
 }
 
-void Communicator::launch_result(std::unique_lock<std::mutex>* lock, const Batch& b, std::uint32_t index,
-                                 void* stream) {
+void Communicator::launch_result(std::unique_lock<CallMutex>* lock, const Batch& b, std::uint32_t index, void* stream) {
   Slot& slot = tables_.slots[index];
   if (slot.result_ctas == 0) {
     // The same for all result passes of a slot: replays count its thread blocks.
@@ -725,20 +775,24 @@ BegunCalls Communicator::hand_over_launch() {
 }
 
 Handle Communicator::group_start() {
+  const Handle handle(HandleType::group, id_, 0);
+  // NCCL before 2.28 tells the collectives of groups that have a handle.
+  if (channel_ == nullptr) return handle;
+  if (!measures_something_.load(std::memory_order_relaxed)) return {};
   t_links.group_communicator = id_;
   t_links.group_inline = t_links.launch_valid && t_links.launch_communicator == id_;
   t_links.group_slot = t_links.group_inline ? t_links.launch_slot : kNoSlot;
   t_links.group_batch = t_links.group_inline ? t_links.launch_batch : kNoBatch;
   t_links.launch_valid = false;
-  return Handle(HandleType::group, id_, 0);
+  return handle;
 }
 
-Handle Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
+void Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
+  if (coll_api.type() != HandleType::coll_api) return;  // of a call that isn't recorded
   const std::lock_guard lock(mutex_);
-  if (stopped_) return {};
-  const Handle handle(HandleType::coll, id_, 0);
+  if (stopped_) return;
   Op* op = op_of(coll_api);
-  if (op == nullptr || t_links.group_communicator != id_) return handle;
+  if (op == nullptr || t_links.group_communicator != id_) return;
   const auto send_address = reinterpret_cast<std::uint64_t>(send);
   const auto recv_address = reinterpret_cast<std::uint64_t>(recv);
   op->told++;
@@ -747,10 +801,10 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
     if (op->captured && (op->send != send_address || op->recv != recv_address) &&
         op->moved_from.load(std::memory_order_relaxed) == UINT32_MAX)
       op->moved_from.store(op->told, std::memory_order_release);
-    return handle;
+    return;
   }
   Batch* b = batch(op->batch);
-  if (b == nullptr || !op->eligible || op->state.load(std::memory_order_relaxed) != OpState::announced) return handle;
+  if (b == nullptr || !op->eligible || op->state.load(std::memory_order_relaxed) != OpState::announced) return;
   op->send = send_address;
   op->recv = recv_address;
   op->addressed = true;
@@ -758,17 +812,16 @@ Handle Communicator::coll_start(Handle coll_api, const void* send, const void* r
   if (!told_inline) t_links.group_batch = b->serial;
   const std::uint32_t index = told_inline ? t_links.group_slot : b->slot;
   // Where all launches so far told their buffers inline, this one's is still to come and will place it.
-  if (!told_inline && b->all_inline()) return handle;
+  if (!told_inline && b->all_inline()) return;
   if (index == kNoSlot || tables_.slots[index].batch != b->serial ||
       tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::open ||
       tables_.slots[index].entries.load(std::memory_order_relaxed) >= tables_.slots[index].capacity ||
       (!told_inline && !tables_.slots[index].before_callbacks)) {
     miss(op, b, Missed::ambiguous);
-    return handle;
+    return;
   }
   place(op, b, index);
   if (told_inline) tables_.slots[index].inline_entries++;
-  return handle;
 }
 
 void Communicator::copy_engine_start(Handle coll_api) {

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <span>
 
+#include "call_mutex.hpp"
 #include "config.hpp"
 #include "control.hpp"
 #include "gate_channel.hpp"
@@ -64,9 +65,10 @@ enum class CallOutcome {
 
 struct CommunicatorIdentity {
   std::uint64_t comm_id = 0;
-  std::uint32_t rank = 0, nranks = 0, nnodes = 0;
+  std::uint32_t rank = 0, nranks = 0, nnodes = 0;  // 0 ranks: not told
   std::uint32_t profiler_abi = 0;
   Role role = Role::undecided;  // decided already by the name or the user
+  bool known = true;            // false: an event will tell comm_id and rank
 };
 
 // What the communicators of a process share.
@@ -80,19 +82,33 @@ struct SharedState {
 
 class Communicator {
  public:
+  // Without a channel nothing is measured, and `unmeasured` is the reason in every record.
   Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
-               std::unique_ptr<GateChannel> channel, const Log& log, SharedState* shared);
+               std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log, SharedState* shared);
 
   Handle group_api_start();
-  void group_api_stop();
+  static void group_api_stop();  // of any communicator: it says what this thread's next Group doesn't follow
   Handle coll_api_start(const CollApiEvent& event);
+  // What the names of the last call meant: NCCL's are constants, which keep their addresses while it has communicators.
+  struct CallNames {
+    const char* function_name = nullptr;
+    const char* datatype_name = nullptr;
+    Function function = Function::unknown;
+    Datatype datatype = Datatype::unknown;
+  };
+  CallNames& last_names() { return names_; }  // of the thread that calls the communicator
   Handle kernel_launch_start(Handle group_api, void* stream);
   void kernel_launch_stop();
   Handle group_start();
   void group_stop();
-  Handle coll_start(Handle coll_api, const void* send, const void* recv);
+  // Without a handle: nothing is to be heard of its stop.
+  void coll_start(Handle coll_api, const void* send, const void* recv);
   // The call is carried out by copy engines: no launch of a kernel and no Coll follow.
   void copy_engine_start(Handle coll_api);
+
+  // What NCCL's init didn't tell, from the first event that does (struct versions 1 to 3).
+  void identify(std::uint64_t comm_id, std::uint32_t rank, const char* name);
+  bool identified() const { return identified_.load(std::memory_order_acquire); }
 
   // Instead of the events above, around the call that makes NCCL launch: numbers the calls and puts one input pass over
   // them on `stream`, with nothing to wait for; then, on the same thread, behind a launch that has been made, the
@@ -112,12 +128,13 @@ class Communicator {
   void release_captured_slot(std::uint32_t slot);
 
   CommunicatorId id() const { return id_; }
-  const CommunicatorIdentity& identity() const { return identity_; }
+  const CommunicatorIdentity& identity() const { return identity_; }  // changes until identified()
+  const char* name() const { return name_; }
   OpTables& tables() { return tables_; }
   // From any thread but NCCL's callbacks.
   void push_mark(const Mark& mark) { marks_.push(mark, tables_.announced, tables_.calls); }
   MarkQueue& marks() { return marks_; }
-  GateChannel& channel() { return *channel_; }
+  GateChannel* channel() { return channel_.get(); }  // null: nothing is measured
   // After stop() and when nothing else looks at the tables: frees them and gives the channel away. Null, and nothing is
   // freed, while a launch is still under way.
   std::unique_ptr<GateChannel> release();
@@ -175,11 +192,14 @@ class Communicator {
   Op* op_of(Handle coll_api);
   std::uint64_t captured_payload(const Op& op) const;
   std::uint64_t input_count(const CollApiEvent& event) const;
+  Handle note_call(const CollApiEvent& event);
+  bool observe_traffic(const CollApiEvent& event);
   Missed leave_out(const CollApiEvent& event);
   StepDetector::Position position_of(const CollApiEvent& event);
   bool pass_by(const CollApiEvent& event, const StepDetector::Position& at) const;
   Handle announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at);
   void classify(const CollApiEvent& event, Op* op) const;
+  void note_unmeasured(const CollApiEvent& event, Op* op);
   void follow_control(const StepDetector::Position& at);
   void miss(Op* op, Batch* b, Missed reason);
   void miss_unplaced(Batch* b, Missed reason, bool keep_addressed);
@@ -199,14 +219,17 @@ class Communicator {
   BegunCalls hand_over_launch();
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
-  void launch(std::unique_lock<std::mutex>* lock, Batch* b, std::uint32_t slot, void* stream);
-  void launch_result(std::unique_lock<std::mutex>* lock, const Batch& b, std::uint32_t slot, void* stream);
-  CUresult launch_pass(std::unique_lock<std::mutex>* lock, PassLaunch pass, bool captured, void* stream,
+  void launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint32_t slot, void* stream);
+  void launch_result(std::unique_lock<CallMutex>* lock, const Batch& b, std::uint32_t slot, void* stream);
+  CUresult launch_pass(std::unique_lock<CallMutex>* lock, PassLaunch pass, bool captured, void* stream,
                        std::uint32_t* number);
   void fail_launches(CUresult result);
 
   const CommunicatorId id_;
-  const CommunicatorIdentity identity_;
+  CommunicatorIdentity identity_;
+  std::atomic<bool> identified_;
+  char name_[128] = {};  // as long as a ring's header has room for
+  const Missed unmeasured_;
   const bool launch_blocking_;
   const std::uint64_t seed_;
   const std::uint32_t max_ctas_;
@@ -217,6 +240,7 @@ class Communicator {
   SharedState* const shared_;
 
   // Of the thread that calls the communicator, as NCCL's users must do it: one at a time, without a mutex.
+  CallNames names_;
   TrafficRole traffic_;
   StepDetector steps_;  // of the ops launched directly
   Sampling sampling_, next_sampling_;
@@ -225,7 +249,11 @@ class Communicator {
   // GroupApi events of the calls since the last launch.
   std::atomic<std::uint64_t> first_group_{0}, last_group_{0};
 
-  std::mutex mutex_;
+  std::atomic<bool> measures_something_{false};  // a batch has been opened: launches and groups matter
+
+  CallMutex untold_mutex_;  // guards the five above where nothing is measured
+
+  CallMutex mutex_;
   OpTables tables_;
   MarkQueue marks_;
   std::unique_ptr<Batch[]> direct_batches_ = std::make_unique<Batch[]>(kDirectBatches);

@@ -163,6 +163,7 @@ Config read_config() {
   c.job_nodes = nodes_of_job();
   c.ops_per_step = read.integer("GRADPROBE_OPS_PER_STEP", 0, 1048576, 0);
   c.log = read.log_target("GRADPROBE_LOG");
+  c.chain = variable("GRADPROBE_CHAIN").value_or("");
   // CUDA reads this variable as a number and takes everything but 0 as "on".
   if (const auto blocking = variable("CUDA_LAUNCH_BLOCKING"))
     c.launch_blocking = std::strtol(blocking->c_str(), nullptr, 10) != 0;
@@ -184,7 +185,7 @@ std::string Config::text() const {
          line("GRADPROBE_EVERY", std::to_string(sampling.every)) +
          line("GRADPROBE_RESULT_EVERY", std::to_string(sampling.result_every)) +
          line("GRADPROBE_OPS_PER_STEP", std::to_string(ops_per_step)) + line("GRADPROBE_LOG", name(log)) +
-         line("CUDA_LAUNCH_BLOCKING", launch_blocking ? "1" : "0");
+         line("GRADPROBE_CHAIN", chain) + line("CUDA_LAUNCH_BLOCKING", launch_blocking ? "1" : "0");
 }
 
 }  // namespace gradprobe

@@ -86,6 +86,10 @@ struct Config {
   // stderr.
   LogTarget log = LogTarget::automatic;
 
+  // GRADPROBE_CHAIN (file or name, default none): another profiler plugin that gets its events too; see chain.hpp. Read
+  // once per process.
+  std::string chain;
+
   // CUDA_LAUNCH_BLOCKING (CUDA's own): launches return when the kernel has ended, so nothing can be gated.
   bool launch_blocking = false;
 

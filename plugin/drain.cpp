@@ -80,7 +80,7 @@ bool Drain::awaits_results(std::uint64_t i) {
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   std::uint32_t outputs = 0;
   if (slot.results_launched.load(std::memory_order_acquire) != 0)
-    for (std::uint32_t e = 0; e < entries; e++) outputs += channel_.entry(slot.first_entry + e).output != 0 ? 1u : 0u;
+    for (std::uint32_t e = 0; e < entries; e++) outputs += channel_->entry(slot.first_entry + e).output != 0 ? 1u : 0u;
   // All are there in the usual case, and the ring needn't be searched.
   if (views_[index].inputs_read >= entries &&
       views_[index].results_read >= outputs * slot.results_launched.load(std::memory_order_acquire))
@@ -90,7 +90,7 @@ bool Drain::awaits_results(std::uint64_t i) {
 
 bool Drain::has_unread_results(std::uint32_t slot) const {
   for (std::uint64_t i = results_read_; i < results_read_ + kResults; i++) {
-    gate::Result& result = channel_.result(i);
+    gate::Result& result = channel_->result(i);
     if (std::atomic_ref<std::uint64_t>(result.seq).load(std::memory_order_acquire) == i + 1 && result.slot == slot)
       return true;
   }
@@ -98,11 +98,12 @@ bool Drain::has_unread_results(std::uint32_t slot) const {
 }
 
 void Drain::follow_control() {
+  if (channel_ == nullptr) return;
   // Replays make no call that could look at the settings, so the device reads them.
   const Control& control = communicator_->control();
   Sampling sampling;
   if (control.version() == control_version_ || !control.try_get(&sampling, &control_version_)) return;
-  gate::GateControl& shared = channel_.control();
+  gate::GateControl& shared = channel_->control();
   std::atomic_ref<std::uint32_t>(shared.replay_every)
       .store(sampling.measure ? sampling.every : 0, std::memory_order_relaxed);
   std::atomic_ref<std::uint32_t>(shared.replay_result_every).store(sampling.result_every, std::memory_order_relaxed);
@@ -150,15 +151,16 @@ bool Drain::slot_ended(std::uint64_t i) const {
   if (state != SlotState::published && state != SlotState::cancelled) return false;
   if (!slot.launched.load(std::memory_order_acquire) || slot.failed.load(std::memory_order_acquire)) return true;
   if (slot.results_open.load(std::memory_order_acquire)) return false;
-  gate::GateSlot& shared = channel_.slot(static_cast<std::uint32_t>(i % kDirectSlots));
+  gate::GateSlot& shared = channel_->slot(static_cast<std::uint32_t>(i % kDirectSlots));
   return std::atomic_ref<std::uint32_t>(shared.runs).load(std::memory_order_acquire) > 0 &&
          std::atomic_ref<std::uint32_t>(shared.result_runs).load(std::memory_order_acquire) >=
              slot.results_launched.load(std::memory_order_acquire);
 }
 
 void Drain::count_dropped_replays() {
+  if (channel_ == nullptr) return;
   const std::uint64_t dropped =
-      std::atomic_ref<std::uint64_t>(channel_.control().dropped).load(std::memory_order_acquire);
+      std::atomic_ref<std::uint64_t>(channel_->control().dropped).load(std::memory_order_acquire);
   if (dropped == dropped_) return;
   dropped_ = dropped;
   // What direct slots lack is seen when they end.
@@ -166,7 +168,8 @@ void Drain::count_dropped_replays() {
 }
 
 void Drain::count_dropped_replays(std::uint32_t slot) {
-  const std::uint32_t now = std::atomic_ref<std::uint32_t>(channel_.slot(slot).dropped).load(std::memory_order_acquire);
+  const std::uint32_t now =
+      std::atomic_ref<std::uint32_t>(channel_->slot(slot).dropped).load(std::memory_order_acquire);
   if (now == views_[slot].dropped) return;
   ring_->count_missed(Missed::result_lost, now - views_[slot].dropped);
   views_[slot].dropped = now;
@@ -174,8 +177,9 @@ void Drain::count_dropped_replays(std::uint32_t slot) {
 
 bool Drain::read_results() {
   bool any = false;
+  if (channel_ == nullptr) return any;
   for (;;) {
-    gate::Result& result = channel_.result(results_read_);
+    gate::Result& result = channel_->result(results_read_);
     if (std::atomic_ref<std::uint64_t>(result.seq).load(std::memory_order_acquire) != results_read_ + 1) return any;
     any = true;
     if (result.slot < kWarmUpSlot) {
@@ -187,7 +191,7 @@ bool Drain::read_results() {
         take_slot_status(result);
     }
     results_read_++;
-    std::atomic_ref<std::uint64_t>(channel_.control().consumed).store(results_read_, std::memory_order_release);
+    std::atomic_ref<std::uint64_t>(channel_->control().consumed).store(results_read_, std::memory_order_release);
   }
 }
 

@@ -83,7 +83,7 @@ class Drain {
 
   Communicator* communicator_;
   OpTables& tables_;
-  GateChannel& channel_;
+  GateChannel* channel_;  // null: nothing is measured
   std::unique_ptr<RingWriter> ring_;
   StepFolder folder_;
   ResultRecords results_;

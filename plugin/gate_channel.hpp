@@ -43,7 +43,8 @@ class MeasurePlan {
   }
   // Index in gate::kMeasureKernels.
   std::uint32_t kernel() const {
-    return std::has_single_bit(types_) ? static_cast<std::uint32_t>(std::countr_zero(types_)) : gate::kMixed;
+    const bool one = types_ != 0 && (types_ & (types_ - 1)) == 0;  // the library's counts bits by a call
+    return one ? static_cast<std::uint32_t>(std::countr_zero(types_)) : gate::kMixed;
   }
   // 1 ... `limit`
   std::uint32_t ctas(std::uint32_t limit) const { return std::clamp(ctas_, 1u, limit); }

@@ -18,7 +18,8 @@ enum class HandleType : std::uint64_t {
   kernel_launch = 3,
   group = 4,
   coll = 5,
-  context = 6
+  context = 6,
+  chained = 7,  // a pair of chain.hpp
 };
 
 inline constexpr std::uint32_t kMaxCommunicators = 1024;  // of one process at a time
@@ -43,6 +44,8 @@ class Handle {
   CommunicatorId communicator() const {
     return {static_cast<std::uint32_t>(bits_ >> 44) & 0x3FF, static_cast<std::uint32_t>(bits_ >> 54) & 0x7F};
   }
+  // Type and communicator alone, as a number below 2^20.
+  std::uint64_t tag() const { return bits_ >> 44; }
   std::uint64_t payload() const { return bits_ & kPayloadMask; }
   void* opaque() const { return reinterpret_cast<void*>(bits_); }
 

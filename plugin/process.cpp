@@ -25,6 +25,21 @@ constexpr auto kExitPause = std::chrono::milliseconds(1);
 
 constexpr auto kControlPeriod = std::chrono::seconds(1);  // how often the control file is looked at
 
+RingIdentity ring_identity(const InitCall& call, const GateChannel* channel) {
+  RingIdentity identity;
+  identity.comm_id = call.comm_id;
+  identity.comm_name = call.comm_name;
+  identity.rank = call.rank;
+  identity.nranks = call.nranks;
+  identity.nnodes = call.nnodes;
+  identity.profiler_abi = call.profiler_abi;
+  if (channel != nullptr) {
+    std::copy_n(channel->device_uuid(), sizeof identity.device_uuid, identity.device_uuid);
+    identity.device_name = channel->device_name();
+  }
+  return identity;
+}
+
 }  // namespace
 
 const char* description(const std::exception& error) {
@@ -40,7 +55,10 @@ Process& Process::get() noexcept {
 Process::Process() noexcept : pid_(getpid()) {
   shared_.graph_gone = &Process::graph_gone;
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
-  fork_is_told_ = pthread_atfork(nullptr, nullptr, [] { get().forked_.store(true); }) == 0;
+  fork_is_told_ = pthread_atfork(nullptr, nullptr, [] {
+                    get().forked_.store(true);
+                    for (LiveCommunicator& live : g_live_communicators) live.communicator.store(nullptr);
+                  }) == 0;
   std::atexit([] { get().at_exit(); });
 }
 
@@ -49,9 +67,11 @@ bool Process::in_forked_child() const {
   return forked_.load() || getpid() != pid_;
 }
 
-int Process::mask_of_unmeasured(std::uint32_t profiler_abi) {
+int Process::joint_mask(std::uint32_t profiler_abi) {
   const std::lock_guard lock(mutex_);
-  return open_ > 0 ? activation_mask(profiler_abi) : 0;
+  if (measured_ > 0) return activation_mask(profiler_abi);
+  if (open_ == 0) return 0;
+  return static_cast<int>(tells_too_late(profiler_abi) ? nccl::kColl : nccl::kCollApi);
 }
 
 void* Process::open(const InitCall& call, int* mask) {
@@ -75,7 +95,7 @@ void* Process::open(const InitCall& call, int* mask) {
   try {
     return start(call, config, log, mask);
   } catch (const std::exception& e) {
-    *mask = mask_of_unmeasured(call.profiler_abi);
+    *mask = joint_mask(call.profiler_abi);
     log.warn("rank %u: not measured: %s", call.rank, description(e));
     return nullptr;
   }
@@ -89,58 +109,68 @@ bool Process::said_before(const std::string& why) {
 }
 
 void* Process::start(const InitCall& call, const Config& config, const Log& log, int* mask) {
-  const Role role = role_of(call, config, log);
+  // Before NCCL 2.28 nobody knows yet whose communicator it is; nothing is measured there anyway.
+  const Role role = call.identified ? role_of(call, config, log) : Role::undecided;
   if (role == Role::activations) {
-    *mask = mask_of_unmeasured(call.profiler_abi);
+    *mask = joint_mask(call.profiler_abi);
     return nullptr;
   }
   shared_.control.configure(config.sampling, config.control_file);
 
-  std::string why;
+  std::string why, not_measured;
+  Missed unmeasured = Missed::none;
   std::unique_ptr<GateChannel> channel;
+  std::unique_ptr<RingWriter> ring;
+  void* context = nullptr;
+  std::string path = config.directory;
+  std::uint64_t capacity = 0;
   if (!fork_is_told_) {
     why = "the system doesn't tell of forked processes (pthread_atfork failed)";
-  } else if (const CudaDriver* cuda = CudaDriver::load(&why); cuda != nullptr) {
-    channel = GateChannel::create(*cuda, config, &why);
+  } else {
+    if (tells_too_late(call.profiler_abi)) {
+      unmeasured = Missed::unsupported_nccl;
+    } else {
+      if (const CudaDriver* cuda = CudaDriver::load(&not_measured); cuda != nullptr)
+        channel = GateChannel::create(*cuda, config, &not_measured);
+      if (channel == nullptr) unmeasured = Missed::no_cuda;
+    }
+    const RingIdentity identity = ring_identity(call, channel.get());
+    if (call.identified) ring = RingWriter::create(config, identity, &why);
+    if (ring != nullptr) {
+      path = ring->path();
+      capacity = ring->capacity();
+    }
+    if (ring != nullptr || !call.identified)
+      context = enter({call, identity, role, unmeasured}, config, log, std::move(channel), std::move(ring), &why);
   }
-  std::unique_ptr<RingWriter> ring;
-  if (channel != nullptr) {
-    RingIdentity identity;
-    identity.comm_id = call.comm_id;
-    identity.comm_name = call.comm_name;
-    identity.rank = call.rank;
-    identity.nranks = call.nranks;
-    identity.nnodes = call.nnodes;
-    identity.profiler_abi = call.profiler_abi;
-    std::copy_n(channel->device_uuid(), sizeof identity.device_uuid, identity.device_uuid);
-    identity.device_name = channel->device_name();
-    ring = RingWriter::create(config, identity, &why);
-  }
-  const std::string path = ring != nullptr ? ring->path() : std::string();
-  const std::uint64_t capacity = ring != nullptr ? ring->capacity() : 0;
-  void* context = nullptr;
-  if (ring != nullptr) context = enter(call, role, config, log, std::move(channel), std::move(ring), &why);
+  *mask = joint_mask(call.profiler_abi);
   if (context == nullptr) {
-    *mask = mask_of_unmeasured(call.profiler_abi);
     // What fails for one communicator often does for all of the process.
     const auto tell = said_before(why) ? &Log::info : &Log::warn;
     (log.*tell)("rank %u: not measured: %s", call.rank, why.c_str());
-    return nullptr;
+  } else if (unmeasured == Missed::unsupported_nccl) {
+    why = "NCCL < 2.28, use the preload library (libgradprobe-preload.so)";
+    const auto tell = said_before(why) ? &Log::info : &Log::warn;
+    (log.*tell)("not measured: %s; collectives are recorded without values, in %s", why.c_str(), path.c_str());
+  } else if (unmeasured == Missed::no_cuda) {
+    const auto tell = said_before(not_measured) ? &Log::info : &Log::warn;
+    (log.*tell)("rank %u: not measured: %s; its collectives are recorded without values, in %s", call.rank,
+                not_measured.c_str(), path.c_str());
+  } else {
+    const auto say = call.rank == 0 ? &Log::notice : &Log::info;
+    (log.*say)(
+        "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
+        "records)%s",
+        kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
+        config.launch_blocking && call.profiler_abi != 0
+            ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured"
+            : "");
   }
-  *mask = activation_mask(call.profiler_abi);
-  const auto say = call.rank == 0 ? &Log::notice : &Log::info;
-  (log.*say)(
-      "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
-      "records)%s",
-      kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
-      config.launch_blocking && call.profiler_abi != 0
-          ? "; CUDA_LAUNCH_BLOCKING is set: uncaptured launches can't be measured"
-          : "");
   return context;
 }
 
-void* Process::enter(const InitCall& call, Role role, const Config& config, const Log& log,
-                     std::unique_ptr<GateChannel> channel, std::unique_ptr<RingWriter> ring, std::string* why) {
+void* Process::enter(const Entrant& entrant, const Config& config, const Log& log, std::unique_ptr<GateChannel> channel,
+                     std::unique_ptr<RingWriter> ring, std::string* why) {
   const std::lock_guard lock(mutex_);
   if (stop_) {
     *why = "the process is ending";
@@ -154,15 +184,23 @@ void* Process::enter(const InitCall& call, Role role, const Config& config, cons
   // Generation 0 is never used: no handle of a communicator is all zeros but for its type.
   const std::uint32_t generation = entry->generation.load() % 127 + 1;
   const CommunicatorId id{static_cast<std::uint32_t>(entry - entries_.data()), generation};
+  const bool measured = channel != nullptr;
+  const InitCall& call = entrant.call;
   auto communicator = std::make_unique<Communicator>(id,
                                                      CommunicatorIdentity{.comm_id = call.comm_id,
                                                                           .rank = call.rank,
                                                                           .nranks = call.nranks,
                                                                           .nnodes = call.nnodes,
                                                                           .profiler_abi = call.profiler_abi,
-                                                                          .role = role},
-                                                     config, std::move(channel), log, &shared_);
-  auto drain = std::make_unique<Drain>(communicator.get(), std::move(ring), config);
+                                                                          .role = entrant.role,
+                                                                          .known = call.identified},
+                                                     config, std::move(channel), entrant.unmeasured, log, &shared_);
+  std::unique_ptr<Drain> drain;
+  std::unique_ptr<PendingRing> pending;
+  if (ring != nullptr)
+    drain = std::make_unique<Drain>(communicator.get(), std::move(ring), config);
+  else
+    pending = std::make_unique<PendingRing>(PendingRing{config, entrant.identity});
   if (!collecting_) {
     try {
       start_collector();
@@ -172,13 +210,15 @@ void* Process::enter(const InitCall& call, Role role, const Config& config, cons
     }
   }
   // From here on nothing fails.
-  drain->ring().keep();
+  if (drain != nullptr) drain->ring().keep();
   entry->generation.store(generation);
   entry->gate_timeout_ms = config.gate_timeout_ms;
   entry->ended = false;
   entry->communicator = std::move(communicator);
   entry->drain = std::move(drain);
+  entry->pending = std::move(pending);
   shared_.communicators.store(++open_, std::memory_order_relaxed);
+  if (measured) measured_++;
   go_live(entry);
   wake_.notify_all();
   return Handle(HandleType::context, id, 0).opaque();
@@ -202,7 +242,7 @@ Role Process::role_of(const InitCall& call, const Config& config, const Log& log
   if (role == Role::activations)
     log.info("rank %u: communicator %016llx of %u ranks (%s) is left out by %s", call.rank,
              static_cast<unsigned long long>(call.comm_id), call.nranks,
-             call.comm_name.empty() ? "no name" : call.comm_name.c_str(), by);
+             call.comm_name[0] == '\0' ? "no name" : call.comm_name, by);
   return role;
 }
 
@@ -211,7 +251,7 @@ Process::Entry* Process::free_entry() {
   for (std::size_t i = 0; i < entries_.size(); i++) {
     Entry& entry = entries_[next_entry_];
     next_entry_ = (next_entry_ + 1) % entries_.size();
-    if (entry.drain == nullptr) return &entry;
+    if (entry.live.load() == nullptr) return &entry;
   }
   return nullptr;
 }
@@ -230,13 +270,33 @@ void Process::end_for_lack(Entry* entry, const std::exception& error) {
   shared_.switched_off.store(true);
   constexpr std::chrono::milliseconds kPatience(100);
   entry->communicator->stop(kPatience);
-  entry->drain->abandon();
+  if (entry->drain != nullptr) entry->drain->abandon();
   entry->communicator->log().warn("rank %u: measuring ends for this process: %s", entry->communicator->identity().rank,
                                   description(error));
 }
 
+void Process::make_pending_ring(Entry* entry) {
+  if (entry->pending == nullptr || !entry->communicator->identified()) return;
+  const std::unique_ptr<PendingRing> pending = std::move(entry->pending);
+  const CommunicatorIdentity& told = entry->communicator->identity();
+  pending->identity.comm_id = told.comm_id;
+  pending->identity.rank = told.rank;
+  pending->identity.comm_name = entry->communicator->name();
+  std::string why;
+  std::unique_ptr<RingWriter> ring = RingWriter::create(pending->config, pending->identity, &why);
+  if (ring == nullptr) {
+    entry->ended = true;
+    entry->communicator->log().warn("rank %u: not recorded: %s", told.rank, why.c_str());
+    return;
+  }
+  entry->drain = std::make_unique<Drain>(entry->communicator.get(), std::move(ring), pending->config);
+  entry->drain->ring().keep();
+}
+
 void Process::poll(Entry* entry, bool beat, bool* busy) {
   try {
+    make_pending_ring(entry);
+    if (entry->drain == nullptr) return;
     *busy |= entry->drain->poll();
     if (beat) entry->drain->ring().heartbeat();
   } catch (const std::exception& e) {
@@ -260,7 +320,7 @@ void Process::collect() {
     const bool beat = Clock::now() >= next_heartbeat;
     if (beat) next_heartbeat = Clock::now() + std::chrono::seconds(1);
     for (Entry& entry : entries_)
-      if (entry.drain != nullptr && !entry.ended) poll(&entry, beat, &busy);
+      if (entry.live.load() != nullptr && !entry.ended) poll(&entry, beat, &busy);
     sleep = busy ? kShortestSleep : std::min(sleep * 2, kLongestSleep);
     if (open_ == 0) {
       wake_.wait(lock, [this] { return stop_ || open_ > 0; });
@@ -280,7 +340,7 @@ void Process::look_at_control() {
   }
   const std::lock_guard lock(mutex_);
   for (const Entry& entry : entries_) {
-    if (entry.drain == nullptr) continue;
+    if (entry.live.load() == nullptr) continue;
     const Communicator& c = *entry.communicator;
     const auto say = warn ? &Log::warn : c.identity().rank == 0 ? &Log::notice : &Log::info;
     (c.log().*say)("rank %u: %s", c.identity().rank, message.c_str());
@@ -312,23 +372,29 @@ void Process::close(void* context) {
     Entry& entry = entries_[communicator->id().index];
     // Another thread may be closing it: waiting for the device releases the mutex.
     if (entry.live.load() != communicator || std::exchange(entry.closing, true)) return;
+    bool busy = false;
+    if (!entry.ended) poll(&entry, false, &busy);
     try {
       if (!entry.ended) {
         communicator->stop(std::chrono::milliseconds::max());
-        wait_for_device(&entry, &lock);
+        if (entry.drain != nullptr) wait_for_device(&entry, &lock);
         // The process may have ended meanwhile.
-        if (!entry.ended) entry.drain->finish(RingState::finalized);
+        if (!entry.ended && entry.drain != nullptr) entry.drain->finish(RingState::finalized);
       }
-      if (!stop_) entry.drain->ring().set_state(RingState::finalized);
-      summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
+      if (entry.drain != nullptr) {
+        if (!stop_) entry.drain->ring().set_state(RingState::finalized);
+        summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
+      }
     } catch (const std::exception& e) {
       if (!entry.ended) end_for_lack(&entry, e);
-      entry.drain->ring().set_state(RingState::finalized);
+      if (entry.drain != nullptr) entry.drain->ring().set_state(RingState::finalized);
     }
-    quiescent = entry.drain->settled() && !communicator->graphs_alive();
+    quiescent = (entry.drain == nullptr || entry.drain->settled()) && !communicator->graphs_alive();
     end_live(&entry);
     entry.drain.reset();
+    entry.pending.reset();
     entry.closing = false;
+    if (communicator->channel() != nullptr) measured_--;
     channel = communicator->release();
     shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
@@ -344,10 +410,16 @@ void Process::go_live(Entry* entry) {
   for (const Mark* mark : {&step_mark_, &phase_mark_})
     if (mark->kind != MarkKind::none) communicator->push_mark(*mark);
   entry->live.store(communicator, std::memory_order_release);
+  LiveCommunicator& live = g_live_communicators[communicator->id().index];
+  live.communicator.store(communicator, std::memory_order_release);
+  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
 }
 
 void Process::end_live(Entry* entry) {
   const std::lock_guard lock(marks_mutex_);
+  LiveCommunicator& live = g_live_communicators[entry->communicator->id().index];
+  live.context_tag.store(0, std::memory_order_release);
+  live.communicator.store(nullptr, std::memory_order_release);
   entry->live.store(nullptr, std::memory_order_release);
 }
 
@@ -388,6 +460,8 @@ void Process::at_exit() {
   stop_ = true;
   wake_.notify_all();
   for (Entry& entry : entries_) {
+    bool busy = false;
+    if (entry.live.load() != nullptr && !entry.ended && entry.drain == nullptr) poll(&entry, false, &busy);
     if (entry.drain == nullptr) continue;
     if (std::exchange(entry.ended, true)) {
       entry.drain->ring().set_state(RingState::exited);
@@ -411,7 +485,7 @@ void Process::graph_gone(void* token) {
   if (process.in_forked_child()) return;
   // Taken by init and finalize for long, by CUDA's thread here: no callback of NCCL is on this path.
   const std::lock_guard lock(process.mutex_);
-  if (Communicator* c = process.find(handle, HandleType::context); c != nullptr)
+  if (Communicator* c = find(handle, HandleType::context); c != nullptr)
     c->release_captured_slot(static_cast<std::uint32_t>(handle.payload()));
 }
 

@@ -18,6 +18,7 @@
 #include "drain.hpp"
 #include "log.hpp"
 #include "marks.hpp"
+#include "nccl_types.hpp"
 
 namespace gradprobe {
 
@@ -26,12 +27,20 @@ const char* description(const std::exception& error);
 
 // What NCCL tells in init.
 struct InitCall {
+  bool identified = true;  // false: the first event tells comm_id, name and rank
   std::uint64_t comm_id = 0;
-  std::string comm_name;
+  const char* comm_name = "";
   std::uint32_t rank = 0, nranks = 0, nnodes = 0;
   std::uint32_t profiler_abi = 0;  // 0: the preload library
   NcclLogger logger = nullptr;
 };
+
+// What callbacks find communicators by: a table of its own, so that a look-up is a load and a comparison.
+struct LiveCommunicator {
+  std::atomic<std::uint64_t> context_tag{0};         // Handle::tag() of its context; 0, that of the null handle: none
+  std::atomic<Communicator*> communicator{nullptr};  // null when there is none
+};
+inline constinit std::array<LiveCommunicator, kMaxCommunicators> g_live_communicators{};
 
 class Process {
  public:
@@ -39,12 +48,13 @@ class Process {
   // the first to come here.
   static Process& get() noexcept;
 
-  // Starts measuring a communicator. Returns its context, null when it is not measured (the reason is logged).
-  // `*mask` gets the events that NCCL shall report. Allocates, locks, calls CUDA: only for init.
+  // Starts recording a communicator. Returns its context, null when it is not recorded (the reason is logged). Where
+  // nothing can be measured its collectives are recorded without values. `*mask` gets the events that NCCL shall
+  // report. Allocates, locks, calls CUDA: only for init.
   void* open(const InitCall& call, int* mask);
-  // The events that NCCL shall report for a communicator that isn't measured: it keeps one mask for the process, the
-  // last communicator's, and one without measurements must not blind others.
-  int mask_of_unmeasured(std::uint32_t profiler_abi);
+  // The events that NCCL shall report: it keeps one mask for the process, the last communicator's, and one without
+  // measurements must not blind others.
+  int joint_mask(std::uint32_t profiler_abi);
   // True in a child of a process that used the plugin: there it does nothing.
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
   // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
@@ -55,38 +65,47 @@ class Process {
 
   // The communicator of a context or an event handle of the given type; null when there is none any more, for anything
   // else (a null handle has type none), and in a forked child.
-  Communicator* find(Handle handle, HandleType type) {
-    if (handle.type() != type || type == HandleType::none || forked_.load(std::memory_order_relaxed)) return nullptr;
-    const CommunicatorId id = handle.communicator();
-    const Entry& entry = entries_[id.index];
-    Communicator* c = entry.live.load(std::memory_order_acquire);
-    return entry.generation.load(std::memory_order_relaxed) == id.generation ? c : nullptr;
-  }
+  static Communicator* find(Handle handle, HandleType type);
 
  private:
+  // What a ring needs that is made after init.
+  struct PendingRing {
+    Config config;
+    RingIdentity identity;
+  };
   struct Entry {
-    std::atomic<Communicator*> live{nullptr};  // what callbacks use
+    std::atomic<Communicator*> live{nullptr};  // while it is open; callbacks use g_live_communicators
     // Kept after close until the entry is used again: another thread's last event may just be ending in it.
     std::unique_ptr<Communicator> communicator;
-    std::unique_ptr<Drain> drain;
+    std::unique_ptr<Drain> drain;  // null while the communicator isn't identified
+    std::unique_ptr<PendingRing> pending;
     std::atomic<std::uint32_t> generation{0};  // of `live`; a handle of another one is stale
     std::uint32_t gate_timeout_ms = 0;
     bool closing = false;
-    bool ended = false;  // nothing more is written: the process exits, or memory ran out
+    bool ended = false;  // nothing more is written: the process exits, memory ran out, or the ring couldn't be made
+  };
+
+  // What a communicator comes with.
+  struct Entrant {
+    const InitCall& call;
+    const RingIdentity& identity;
+    Role role;
+    Missed unmeasured;
   };
 
   Process() noexcept;
   bool in_forked_child() const;
   bool said_before(const std::string& why);
   void* start(const InitCall& call, const Config& config, const Log& log, int* mask);
-  void* enter(const InitCall& call, Role role, const Config& config, const Log& log,
-              std::unique_ptr<GateChannel> channel, std::unique_ptr<RingWriter> ring, std::string* why);
+  void* enter(const Entrant& entrant, const Config& config, const Log& log, std::unique_ptr<GateChannel> channel,
+              std::unique_ptr<RingWriter> ring, std::string* why);
   void end_for_lack(Entry* entry, const std::exception& error);
   static Role role_of(const InitCall& call, const Config& config, const Log& log);
   void collect();
   void look_at_control();
   void start_collector();
   void poll(Entry* entry, bool beat, bool* busy);
+  static void make_pending_ring(Entry* entry);
   void push(const Mark& mark);
   void go_live(Entry* entry);
   void end_live(Entry* entry);
@@ -100,6 +119,7 @@ class Process {
   std::condition_variable wake_;
   std::array<Entry, kMaxCommunicators> entries_;
   std::uint32_t open_ = 0;
+  std::uint32_t measured_ = 0;  // of the open ones
   std::size_t next_entry_ = 0;
   // Guards the marks in force, and a communicator's life against those who give it marks. Taken after mutex_.
   std::mutex marks_mutex_;
@@ -114,10 +134,26 @@ class Process {
   const pid_t pid_;
 };
 
-// The events that gradprobe asks for: Group, Coll, GroupApi, CollApi, KernelLaunch; of v6 CeColl, all that
-// follows the call of a collective that copy engines carry out.
+inline Communicator* Process::find(Handle handle, HandleType type) {
+  constexpr std::uint64_t kOfCommunicator = (1u << 17) - 1;  // without the type
+  const std::uint64_t tag = handle.tag();
+  const LiveCommunicator& live = g_live_communicators[tag & (kMaxCommunicators - 1)];
+  const std::uint64_t difference = tag ^ live.context_tag.load(std::memory_order_acquire);
+  const bool same = type == HandleType::context
+                        ? difference == 0
+                        : handle.type() == type && type != HandleType::none && (difference & kOfCommunicator) == 0;
+  return same ? live.communicator.load(std::memory_order_relaxed) : nullptr;
+}
+
+// The events by which gradprobe measures; of v6 CeColl, all that follows the call of a collective that copy engines
+// carry out.
 constexpr int activation_mask(std::uint32_t profiler_abi) {
-  return 1 | 2 | 256 | 512 | 2048 | (profiler_abi >= 6 ? 4096 : 0);
+  const std::uint64_t all = nccl::kGroup | nccl::kColl | nccl::kGroupApi | nccl::kCollApi | nccl::kKernelLaunch;
+  return static_cast<int>(profiler_abi >= 6 ? all | nccl::kCeColl : all);
+}
+// Before struct version 5 NCCL tells nothing before the launch. 0: the calls come from the preload library.
+constexpr bool tells_too_late(std::uint32_t profiler_abi) {
+  return profiler_abi != 0 && profiler_abi < 5;
 }
 
 }  // namespace gradprobe

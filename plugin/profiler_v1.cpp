@@ -1,26 +1,74 @@
-// ncclProfiler_v1: NCCL 2.23. No event before the launch: loads, says so, measures nothing.
+// ncclProfiler_v1: NCCL 2.23. Its first event comes after the launch: collectives are recorded, not measured. init
+// tells nothing of the communicator; its events do.
+#include "abi_check.hpp"
 #include "adapter.hpp"
 
 namespace {
 
 using namespace gradprobe;
 
-// This version tells init neither the rank nor a logger.
-nccl::Result init(void** context, int* mask) {
-  return init_unsupported(1, context, mask, nullptr, std::nullopt);
-}
-
-struct Profiler {
-  const char* name;
-  nccl::Result (*init)(void**, int*);
-  nccl::Result (*start_event)(void*, void**, void*) noexcept;
-  nccl::Result (*stop_event)(void*) noexcept;
-  nccl::Result (*record_event_state)(void*, int, void*) noexcept;
-  nccl::Result (*finalize)(void*) noexcept;
+struct Descriptor {
+  std::uint8_t type;
+  void* parent;
+  int rank;
+  union {
+    struct {
+      const char* comm_name;
+      std::uint64_t comm_hash;
+      std::uint64_t seq_number;
+      std::uint8_t func;
+      const void* send;
+      void* recv;
+      std::size_t count;
+      int root;
+      std::uint8_t datatype;
+      std::uint32_t op;
+      std::size_t traffic_bytes;
+      std::uint8_t max_channels;
+      std::uint8_t warps;
+      std::uint8_t algo;
+      std::uint8_t proto;
+      int is_collnet;
+      int is_nvls;
+    } coll;
+    struct {
+      int pid;
+    } proxy_op;
+  };
 };
-static_assert(sizeof(Profiler) == 48);
+namespace layout = abi::EventDescr_v1;
+GRADPROBE_ABI_STRUCT(Descriptor, layout);
+GRADPROBE_ABI_FIELD(Descriptor, type, layout::type);
+GRADPROBE_ABI_FIELD(Descriptor, parent, layout::parentObj);
+GRADPROBE_ABI_FIELD(Descriptor, rank, layout::rank);
+GRADPROBE_ABI_FIELD(Descriptor, coll.comm_name, layout::coll_name);
+GRADPROBE_ABI_FIELD(Descriptor, coll.comm_hash, layout::coll_commHash);
+GRADPROBE_ABI_FIELD(Descriptor, coll.seq_number, layout::coll_seqNumber);
+GRADPROBE_ABI_FIELD(Descriptor, coll.func, layout::coll_func);
+GRADPROBE_ABI_FIELD(Descriptor, coll.send, layout::coll_sendBuff);
+GRADPROBE_ABI_FIELD(Descriptor, coll.recv, layout::coll_recvBuff);
+GRADPROBE_ABI_FIELD(Descriptor, coll.count, layout::coll_count);
+GRADPROBE_ABI_FIELD(Descriptor, coll.root, layout::coll_root);
+GRADPROBE_ABI_FIELD(Descriptor, coll.datatype, layout::coll_datatype);
+GRADPROBE_ABI_FIELD(Descriptor, coll.op, layout::coll_op);
+GRADPROBE_ABI_FIELD(Descriptor, coll.traffic_bytes, layout::coll_trafficBytes);
+GRADPROBE_ABI_FIELD(Descriptor, coll.max_channels, layout::coll_nMaxChannels);
+GRADPROBE_ABI_FIELD(Descriptor, coll.warps, layout::coll_nWarps);
+GRADPROBE_ABI_FIELD(Descriptor, coll.algo, layout::coll_algo);
+GRADPROBE_ABI_FIELD(Descriptor, coll.proto, layout::coll_proto);
+GRADPROBE_ABI_FIELD(Descriptor, proxy_op.pid, layout::proxyOp_pid);
+
+using Init = nccl::Result (*)(void**, int*) noexcept;
+using Profiler = nccl::Profiler<Init, Descriptor>;
+GRADPROBE_ABI_PROFILER(Profiler, abi::Profiler_v1);
+
+nccl::Result init(void** context, int* mask) noexcept {
+  return open(anonymous_call(1), context, mask, [](void (*chained_init)(), void** chained_context, int* chained_mask) {
+    return reinterpret_cast<Init>(chained_init)(chained_context, chained_mask);
+  });
+}
 
 }  // namespace
 
 extern "C" __attribute__((visibility("default")))
-const Profiler ncclProfiler_v1 = {"gradprobe", init, start_nothing, stop_event, record_event_state, finalize};
+const Profiler ncclProfiler_v1 = {"gradprobe", init, start_event<Descriptor>, stop_event, record_event_state, finalize};

@@ -1,25 +1,66 @@
-// ncclProfiler_v4: NCCL 2.27. Its first event comes after the launch: loads, says so, measures nothing.
+// ncclProfiler_v4: NCCL 2.27. Its first event comes after the launch: collectives are recorded, not measured.
+#include "abi_check.hpp"
 #include "adapter.hpp"
 
 namespace {
 
 using namespace gradprobe;
 
-nccl::Result init(void** context, int* mask, const char*, std::uint64_t, int, int, int rank, NcclLogger logger) {
-  return init_unsupported(4, context, mask, logger, rank);
-}
-
-struct Profiler {
-  const char* name;
-  nccl::Result (*init)(void**, int*, const char*, std::uint64_t, int, int, int, NcclLogger);
-  nccl::Result (*start_event)(void*, void**, void*) noexcept;
-  nccl::Result (*stop_event)(void*) noexcept;
-  nccl::Result (*record_event_state)(void*, int, void*) noexcept;
-  nccl::Result (*finalize)(void*) noexcept;
+struct Descriptor {
+  std::uint8_t type;
+  void* parent;
+  int rank;
+  union {
+    struct {
+      std::uint64_t seq_number;
+      const char* func;
+      const void* send;
+      void* recv;
+      std::size_t count;
+      int root;
+      const char* datatype;
+      std::uint8_t channels;
+      std::uint8_t warps;
+      const char* algo;
+      const char* proto;
+    } coll;
+    struct {
+      int pid;
+    } proxy_op;
+  };
 };
-static_assert(sizeof(Profiler) == 48);
+namespace layout = abi::EventDescr_v4;
+GRADPROBE_ABI_STRUCT(Descriptor, layout);
+GRADPROBE_ABI_FIELD(Descriptor, type, layout::type);
+GRADPROBE_ABI_FIELD(Descriptor, parent, layout::parentObj);
+GRADPROBE_ABI_FIELD(Descriptor, rank, layout::rank);
+GRADPROBE_ABI_FIELD(Descriptor, coll.seq_number, layout::coll_seqNumber);
+GRADPROBE_ABI_FIELD(Descriptor, coll.func, layout::coll_func);
+GRADPROBE_ABI_FIELD(Descriptor, coll.send, layout::coll_sendBuff);
+GRADPROBE_ABI_FIELD(Descriptor, coll.recv, layout::coll_recvBuff);
+GRADPROBE_ABI_FIELD(Descriptor, coll.count, layout::coll_count);
+GRADPROBE_ABI_FIELD(Descriptor, coll.root, layout::coll_root);
+GRADPROBE_ABI_FIELD(Descriptor, coll.datatype, layout::coll_datatype);
+GRADPROBE_ABI_FIELD(Descriptor, coll.channels, layout::coll_nChannels);
+GRADPROBE_ABI_FIELD(Descriptor, coll.warps, layout::coll_nWarps);
+GRADPROBE_ABI_FIELD(Descriptor, coll.algo, layout::coll_algo);
+GRADPROBE_ABI_FIELD(Descriptor, coll.proto, layout::coll_proto);
+GRADPROBE_ABI_FIELD(Descriptor, proxy_op.pid, layout::proxyOp_pid);
+
+using Init = nccl::Result (*)(void**, int*, const char*, std::uint64_t, int, int, int, NcclLogger) noexcept;
+using Profiler = nccl::Profiler<Init, Descriptor>;
+GRADPROBE_ABI_PROFILER(Profiler, abi::Profiler_v4);
+
+nccl::Result init(void** context, int* mask, const char* comm_name, std::uint64_t comm_id, int nnodes, int nranks,
+                  int rank, NcclLogger logger) noexcept {
+  return open(identified_call(4, comm_id, comm_name, nnodes, nranks, rank, logger), context, mask,
+              [&](void (*chained_init)(), void** chained_context, int* chained_mask) {
+                return reinterpret_cast<Init>(chained_init)(chained_context, chained_mask, comm_name, comm_id, nnodes,
+                                                            nranks, rank, logger);
+              });
+}
 
 }  // namespace
 
 extern "C" __attribute__((visibility("default")))
-const Profiler ncclProfiler_v4 = {"gradprobe", init, start_nothing, stop_event, record_event_state, finalize};
+const Profiler ncclProfiler_v4 = {"gradprobe", init, start_event<Descriptor>, stop_event, record_event_state, finalize};

@@ -1,68 +1,27 @@
-// ncclProfiler_v5: NCCL 2.28. Layout read from NCCL's public profiler headers.
-#include <cstddef>
-
+// ncclProfiler_v5: NCCL 2.28.
 #include "adapter.hpp"
+#include "descriptor_v5.hpp"
 
 namespace {
 
 using namespace gradprobe;
 
-struct Descriptor {
-  std::uint64_t type;
-  void* parent;
-  int rank;  // 0 in API events, whatever the rank is: init's is used
-  union {
-    struct {
-      bool graph_captured;
-      int group_depth;
-    } group_api;
-    struct {
-      const char* func;
-      std::size_t count;
-      const char* datatype;
-      int root;
-      void* stream;
-      bool graph_captured;
-    } coll_api;
-    struct {
-      void* stream;
-    } kernel_launch;
-    struct {
-      std::uint64_t seq_number;
-      const char* func;
-      const void* send;
-      void* recv;
-      std::size_t count;
-      int root;
-      const char* datatype;
-      std::uint8_t channels;
-      std::uint8_t warps;
-      const char* algo;
-      const char* proto;
-      void* parent_group;
-    } coll;
-  };
-};
-static_assert(sizeof(Descriptor) == 112);
-static_assert(offsetof(Descriptor, coll.send) == 40 && offsetof(Descriptor, coll.parent_group) == 104);
-static_assert(offsetof(Descriptor, coll_api.stream) == 56 && offsetof(Descriptor, coll_api.graph_captured) == 64);
+GRADPROBE_ABI_DESCRIPTOR_V5(abi::EventDescr_v5);
+
+using Init = nccl::Result (*)(void**, std::uint64_t, int*, const char*, int, int, int, NcclLogger) noexcept;
+using Profiler = nccl::Profiler<Init, DescriptorV5>;
+GRADPROBE_ABI_PROFILER(Profiler, abi::Profiler_v5);
 
 nccl::Result init(void** context, std::uint64_t comm_id, int* mask, const char* comm_name, int nnodes, int nranks,
-                  int rank, NcclLogger logger) {
-  return init_with_identity(5, context, comm_id, mask, comm_name, nnodes, nranks, rank, logger);
+                  int rank, NcclLogger logger) noexcept {
+  return open(identified_call(5, comm_id, comm_name, nnodes, nranks, rank, logger), context, mask,
+              [&](void (*chained_init)(), void** chained_context, int* chained_mask) {
+                return reinterpret_cast<Init>(chained_init)(chained_context, comm_id, chained_mask, comm_name, nnodes,
+                                                            nranks, rank, logger);
+              });
 }
-
-struct Profiler {
-  const char* name;
-  nccl::Result (*init)(void**, std::uint64_t, int*, const char*, int, int, int, NcclLogger);
-  nccl::Result (*start_event)(void*, void**, const Descriptor*) noexcept;
-  nccl::Result (*stop_event)(void*) noexcept;
-  nccl::Result (*record_event_state)(void*, int, void*) noexcept;
-  nccl::Result (*finalize)(void*) noexcept;
-};
-static_assert(sizeof(Profiler) == 48);
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default")))
-const Profiler ncclProfiler_v5 = {"gradprobe", init, start_event<Descriptor>, stop_event, record_event_state, finalize};
+extern "C" __attribute__((visibility("default"))) const Profiler ncclProfiler_v5 = {
+    "gradprobe", init, start_event<DescriptorV5>, stop_event, record_event_state, finalize};

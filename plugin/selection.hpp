@@ -24,9 +24,10 @@ struct Selection {
     return 1u << (t == Datatype::unknown ? 31u : static_cast<unsigned>(t));
   }
 
+  bool takes_function(Function function) const { return (functions & bit(function)) != 0; }
   // Tiny inputs (losses and the like) are selected by their function only.
   bool takes(Function function, Datatype datatype, std::uint64_t count, bool tiny) const {
-    return (functions & bit(function)) != 0 && (tiny || (count >= min_count && (datatypes & bit(datatype)) != 0));
+    return takes_function(function) && (tiny || (count >= min_count && (datatypes & bit(datatype)) != 0));
   }
 };
 

@@ -34,6 +34,7 @@ class TrafficRole {
     return decided_ ? role_ != Role::activations : observe(function, datatype, count, has_siblings);
   }
   Role role() const { return role_; }
+  bool decided() const { return decided_; }
 
  private:
   bool observe(Function function, Datatype datatype, std::uint64_t count, bool has_siblings);

@@ -23,7 +23,7 @@ const char* missed_in_words(Missed reason) {
     case Missed::unsupported_datatype:
       return "the datatype is not measured";
     case Missed::unsupported_nccl:
-      return "NCCL is older than 2.28 and announces nothing before the launch";
+      return "not measured: NCCL < 2.28, use the preload library (libgradprobe-preload.so)";
     case Missed::no_cuda:
       return "no usable CUDA driver, context or memory";
     case Missed::ambiguous:

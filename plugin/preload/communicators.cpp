@@ -252,7 +252,8 @@ Pass begin(const nccl::Comm* comm, void* stream, std::span<const KnownCall> call
     // While an earlier call is in progress NCCL refuses the next one, which then is no collective.
     if (early && !ready(comm)) return pass;
     bool captured = false;
-    if (!c->channel().capture_status(static_cast<CUstream>(stream), &captured)) return pass;
+    const GateChannel* channel = c->channel();
+    if (channel != nullptr && !channel->capture_status(static_cast<CUstream>(stream), &captured)) return pass;
     pass = {comm, stream, context, c->begin_calls(calls, captured, !early, stream)};
   } catch (const std::exception&) {
     pass.context = nullptr;  // no memory for the message of a launch that failed

@@ -42,7 +42,7 @@ constexpr std::size_t kPerStep = kBuckets + 1;
 // GRADPROBE_TEST_COLLECTIVES: all-reduces of all modes together.
 std::size_t steps_of_a_mode() {
   const char* text = std::getenv("GRADPROBE_TEST_COLLECTIVES");
-  const std::size_t collectives = text != nullptr ? std::strtoul(text, nullptr, 10) : 4200;
+  const std::size_t collectives = text != nullptr ? std::strtoul(text, nullptr, 10) : 5600;
   return std::max<std::size_t>(collectives / std::size(kModes) / kPerStep, 20);
 }
 

@@ -123,17 +123,6 @@ TEST_F(Nccl, CapturedUnderLaunchBlockingIsMeasured) {
   run(captured);
 }
 
-TEST_F(Nccl, OlderReleasesRunWithoutRecords) {
-  for (const char* version : {"2.23.4", "2.25.1", "2.26.2", "2.27.7"}) {
-    setenv("STANDIN_NCCL_VERSION", version, 1);
-    std::vector<ncclComm_t> comms(2);
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    NCCL_OK(ncclCommInitAll(comms.data(), 2, nullptr));
-    for (const ncclComm_t c : comms) NCCL_OK(ncclCommDestroy(c));
-  }
-  EXPECT_TRUE(folder_.files().empty());
-}
-
 TEST_F(Nccl, ResultsAreBitwiseThoseWithoutThePlugin) {
   const auto result = [&](const char* plugin) {
     setenv("NCCL_PROFILER_PLUGIN", plugin, 1);

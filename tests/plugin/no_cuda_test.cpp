@@ -1,12 +1,16 @@
-// Without libcuda.so.1 on the machine the plugin loads, says in one line why it measures nothing, and NCCL goes on.
+// Without libcuda.so.1 on the machine the plugin loads, says in one line why it measures nothing, and NCCL goes on. The
+// ring tells which collectives there were.
 // Linked against no CUDA library at all.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+
+#include <gradprobe/ring_reader.hpp>
 
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -32,6 +36,20 @@ struct Profiler {
   int (*finalize)(void*);
 };
 
+struct CollApi {
+  std::uint64_t type = 512;
+  void* parent = nullptr;
+  int rank = 0;
+  const char* func = "AllReduce";
+  std::size_t count = 1000;
+  const char* datatype = "ncclBfloat16";
+  int root = 0;
+  void* stream = nullptr;
+  bool captured = false;
+  char room[40] = {};
+};
+static_assert(sizeof(CollApi) == 112);
+
 TEST(NoCuda, OneClearLineAndNcclGoesOn) {
   ASSERT_EQ(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), nullptr);
   if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) GTEST_SKIP() << "this machine has a libcuda.so.1";
@@ -41,16 +59,37 @@ TEST(NoCuda, OneClearLineAndNcclGoesOn) {
   ASSERT_NE(profiler, nullptr);
   void* context = nullptr;
   int mask = -1;
+  char folder[] = "/tmp/gradprobe-no-cuda-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  setenv("GRADPROBE_DIR", folder, 1);
+  setenv("GRADPROBE_RING_MB", "1", 1);
   EXPECT_EQ(profiler->init(&context, 1, &mask, "", 1, 2, 0, logger), 0);
-  EXPECT_EQ(mask, 0);
-  EXPECT_EQ(context, nullptr);
+  EXPECT_EQ(mask, 512);
+  EXPECT_NE(context, nullptr);
   ASSERT_EQ(g_log.size(), 1u);
   EXPECT_NE(g_log[0].find("libcuda.so.1"), std::string::npos) << g_log[0];
   EXPECT_EQ(g_log[0].find('\n'), std::string::npos);
   void* handle = reinterpret_cast<void*>(8);
-  EXPECT_EQ(profiler->start_event(context, &handle, nullptr), 0);
-  EXPECT_EQ(handle, nullptr);
+  CollApi call;
+  EXPECT_EQ(profiler->start_event(context, &handle, &call), 0);
+  EXPECT_EQ(handle, nullptr);  // no stop to hear of
   EXPECT_EQ(profiler->finalize(context), 0);
+  EXPECT_EQ(g_log.size(), 1u);
+
+  std::size_t rings = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    rings++;
+    auto opened = gradprobe::RingReader::open(file.path());
+    ASSERT_TRUE(opened.reader) << opened.error;
+    gradprobe::RingCursor cursor(*opened.reader);
+    gradprobe::Record record;
+    ASSERT_EQ(cursor.next(record), gradprobe::Next::record);
+    EXPECT_EQ(static_cast<gradprobe::Missed>(record.head.missed), gradprobe::Missed::no_cuda);
+    EXPECT_EQ(record.head.collective.count, 1000u);
+    EXPECT_EQ(static_cast<gradprobe::Datatype>(record.head.collective.datatype), gradprobe::Datatype::bf16);
+  }
+  EXPECT_EQ(rings, 1u);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

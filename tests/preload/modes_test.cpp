@@ -65,6 +65,12 @@ TEST_P(Preload, PlainWhereLaunchesBlock) {
   check(run(plain), folder_);
 }
 
+// Kernels of which NCCL tells a profiler nothing.
+TEST_P(Preload, PlainWithSymmetricMemoryKernels) {
+  setenv("STANDIN_NCCL_SYMMETRIC", "1", 1);
+  check(run(plain), folder_);
+}
+
 TEST_P(Preload, NestedGroups) {
   check(run([](Rank& r) {
           r.init("dp");

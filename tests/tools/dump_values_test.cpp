@@ -101,11 +101,12 @@ TEST(UnknownKind, IsPassedOver) {
   SyntheticRing ring(RingSpec{});
   ring.append(make_collective(0, 0, 0, 1, 100, 4));
   RecordHead other = make_collective(0, 0, 0, 1, 100, 4);
-  other.kind = 5;
+  other.kind = 6;
   ring.append(other);
   ring.save(folder / "a.ring");
   EXPECT_EQ(objects(run_tool({"dump", "--json", folder / "a.ring"})).size(), 1u);
-  expect_part(run_tool({"info", folder / "a.ring"}).out, "2: 1 collective, 0 step, 0 scalar, 0 result, 1 of unknown");
+  expect_part(run_tool({"info", folder / "a.ring"}).out,
+              "2: 1 collective, 0 step, 0 scalar, 0 result, 0 mark, 1 of unknown");
 }
 
 TEST(Info, NamesTheWorkspace) {

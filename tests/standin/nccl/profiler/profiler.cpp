@@ -298,7 +298,9 @@ void stop_copy_engine(Plan* plan) {
 void start_group(Plan* plan) {
   ProfilerAbi* plugin = active;
   const Task* t = deciding_task(*plan);
-  if (!plugin || !t || !(t->mask & kNeedGroup)) return;
+  // Up to 2.25 the bit for groups alone brings no events.
+  const int need = plan->comm->settings.minor < 26 ? kNeedGroup & ~kGroup : kNeedGroup;
+  if (!plugin || !t || !(t->mask & need)) return;
   Event e;
   e.type = kGroup;
   plugin->start(plan->comm->profiler_context, &plan->group_event, e);

@@ -119,8 +119,9 @@ TEST(Comm, ShrunkByTheRanksThatStay) {
       ranks::Buffer<float> x(std::vector<float>(100, static_cast<float>(rank)));
       if (rank != 2) {
         // Without rank 2 this one ends only because it is aborted.
-        if (flags == NCCL_SHRINK_ABORT)
+        if (flags == NCCL_SHRINK_ABORT) {
           ASSERT_NCCL(ncclAllReduce(x.data(), x.data(), 100, ncclFloat, ncclSum, whole, stream));
+        }
         int wrong = rank;
         EXPECT_EQ(ncclCommShrink(whole, &wrong, 1, &part, nullptr, NCCL_SHRINK_DEFAULT), ncclInvalidArgument);
         int excluded = 2;

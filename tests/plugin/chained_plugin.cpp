@@ -1,0 +1,71 @@
+// CHAINED_PLUGIN_BEHAVIOUR:
+//   (unset)         gives a new handle to every event
+//   init_fails      init returns an error
+//   start_fails     startEvent returns an error and leaves a handle that must not be used
+//   unwritten       startEvent leaves the handle as it is
+//   odd_handles     handles look like numbers of gradprobe's own
+#include "chained_plugin.hpp"
+
+#include <cstdlib>
+#include <string>
+
+#include "fake_nccl.hpp"
+
+namespace {
+
+using namespace gradprobe::test;
+
+ChainedPlugin g_plugin;
+std::uint64_t g_handles = 0;
+
+bool behaves(const char* how) {
+  const char* chosen = std::getenv("CHAINED_PLUGIN_BEHAVIOUR");
+  return chosen != nullptr && std::string(chosen) == how;
+}
+
+int init(void** context, std::uint64_t, int* mask, const char*, int, int, int, Logger) {
+  if (behaves("init_fails")) return 3;
+  *context = reinterpret_cast<void*>(0x1000 + ++g_handles * 16);
+  *mask = g_plugin.asked;
+  g_plugin.mask = mask;
+  g_plugin.calls.push_back({ChainedCall::init, *context});
+  return 0;
+}
+
+int start_event(void* context, void** handle, Descriptor* d) {
+  ChainedCall call{ChainedCall::start, context, nullptr, d->type, d->parent};
+  if (d->type == 2) call.parent_group = d->coll.parent_group;
+  const std::uint64_t number = 0x100000 + ++g_handles * 16;
+  if (!behaves("unwritten"))
+    call.handle = *handle = reinterpret_cast<void*>(behaves("odd_handles") ? number | std::uint64_t{7} << 61 : number);
+  g_plugin.calls.push_back(call);
+  return behaves("start_fails") ? 3 : 0;
+}
+
+int stop_event(void* handle) {
+  g_plugin.calls.push_back({ChainedCall::stop, handle});
+  return 0;
+}
+
+int record_event_state(void* handle, int state, void* arguments) {
+  ChainedCall call{ChainedCall::record, handle};
+  call.state = state;
+  call.arguments = arguments;
+  g_plugin.calls.push_back(call);
+  return 0;
+}
+
+int finalize(void* context) {
+  g_plugin.calls.push_back({ChainedCall::finalize, context});
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+__attribute__((visibility("default")))
+ProfilerV5 ncclProfiler_v5 = {"chained", init, start_event, stop_event, record_event_state, finalize};
+__attribute__((visibility("default"))) ChainedPlugin* chained_plugin() {
+  return &g_plugin;
+}
+}
