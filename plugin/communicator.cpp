@@ -870,6 +870,8 @@ std::unique_ptr<GateChannel> Communicator::release() {
   }
   // This object stays for callbacks of other threads that just end, its memory need not: no callback gets past
   // `stopped_` to it.
+  direct_batches_.reset();
+  captured_batches_.reset();
   tables_.direct.reset();
   tables_.captured.reset();
   tables_.slots.reset();
