@@ -590,9 +590,19 @@ MeasurePlan Communicator::plan(const Batch& b, gate::Pass pass) {
   return plan;
 }
 
+void Communicator::stop_gating() {
+  if (gates_in_vain_.exchange(true)) return;
+  log_.warn(
+      "rank %u: NCCL names the buffers too late, or not at all, too often: collectives of this communicator outside "
+      "CUDA "
+      "graphs are not measured any more (a larger GRADPROBE_GATE_TIMEOUT waits longer)",
+      identity_.rank);
+}
+
 Missed Communicator::reason_not_to_gate(const Batch& b) const {
   if (launch_failed_) return Missed::launch_failed;
   if (shared_->switched_off.load(std::memory_order_relaxed)) return Missed::switched_off;
+  if (gates_in_vain_.load(std::memory_order_relaxed) && !b.captured) return Missed::switched_off;
   // The host would wait for the gate inside the launch call, and so never come to tell the buffers.
   if (launch_blocking_ && !b.captured) return Missed::launch_blocking;
   return Missed::none;
@@ -630,7 +640,9 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   }
   // Buffers that came before the launch (host callbacks) need no waiting gate, even when launches block.
   const Missed reason = reason_not_to_gate(*b);
-  if (reason != Missed::none) miss_unplaced(b, reason, reason == Missed::launch_blocking);
+  const bool told_ones_serve =
+      reason == Missed::launch_blocking || (reason == Missed::switched_off && !shared_->switched_off.load());
+  if (reason != Missed::none) miss_unplaced(b, reason, told_ones_serve);
   if (b->eligible == b->placed) {
     // Host callbacks told all buffers before this launch; it may complete their results.
     t_links.result_slot = b->slot;

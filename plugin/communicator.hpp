@@ -124,6 +124,8 @@ class Communicator {
   // The slot's gate has timed out and its buffers were not told since: its collectives, of a captured slot those that
   // were not told, are given up.
   void expire(std::uint32_t slot);
+  // Too many gates have waited in vain: no more of them, but in graphs. From the collector.
+  void stop_gating();
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
   void release_captured_slot(std::uint32_t slot);
 
@@ -267,6 +269,7 @@ class Communicator {
   std::uint32_t free_captured_op_ = kNoOp;  // a list by Op::next
   std::bitset<kCapturedEntries> captured_entries_;
   std::uint32_t reclaimed_captured_slots_ = 0;
+  std::atomic<bool> gates_in_vain_{false};
   bool launch_failed_ = false;
   bool stopped_ = false;
   std::uint32_t launching_ = 0;  // launches under way, for which the mutex is released

@@ -398,8 +398,10 @@ void Process::close(void* context) {
     channel = communicator->release();
     shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
-  if (channel != nullptr && !quiescent) channel->leave_memory();
-  channel.reset();
+  if (channel != nullptr && quiescent)
+    GateChannel::retire(std::move(channel));
+  else if (channel != nullptr)
+    channel->leave_memory();
   const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
   if (!summary.empty()) (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
 }
