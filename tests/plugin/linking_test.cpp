@@ -217,7 +217,7 @@ TEST_F(Linking, GatesThatWaitInVainEnd) {
   EXPECT_LT(missed(Missed::timeout), 40u);
   EXPECT_EQ(missed(Missed::timeout) + missed(Missed::switched_off), kCalls + 1u);
   std::size_t warnings = 0;
-  for (const std::string& line : take_log()) warnings += line.starts_with("WARN") ? 1 : 0;
+  for (const std::string& line : take_log()) warnings += line.starts_with("WARN") ? 1u : 0u;
   EXPECT_EQ(warnings, 1u);
 }
 
