@@ -129,6 +129,9 @@ class Communicator {
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
   void release_captured_slot(std::uint32_t slot);
 
+  // Nothing has been measured and it seems that nothing will be: calls matter, other events don't.
+  bool idle() const { return idle_.load(std::memory_order_relaxed); }
+
   CommunicatorId id() const { return id_; }
   const CommunicatorIdentity& identity() const { return identity_; }  // changes until identified()
   const char* name() const { return name_; }
@@ -195,6 +198,7 @@ class Communicator {
   std::uint64_t captured_payload(const Op& op) const;
   std::uint64_t input_count(const CollApiEvent& event) const;
   Handle note_call(const CollApiEvent& event);
+  Handle take_up(const CollApiEvent& event, std::uint64_t ordinal);
   bool observe_traffic(const CollApiEvent& event);
   Missed leave_out(const CollApiEvent& event);
   StepDetector::Position position_of(const CollApiEvent& event);
@@ -233,9 +237,8 @@ class Communicator {
   char name_[128] = {};  // as long as a ring's header has room for
   const Missed unmeasured_;
   const bool launch_blocking_;
-  const std::uint64_t seed_;
+  const std::uint64_t key_base_;  // of the sketches' keys
   const std::uint32_t max_ctas_;
-  const std::uint64_t slow_launch_ns_;
   const Selection selection_;
   std::unique_ptr<GateChannel> channel_;
   const Log log_;
@@ -244,6 +247,8 @@ class Communicator {
   // Of the thread that calls the communicator, as NCCL's users must do it: one at a time, without a mutex.
   CallNames names_;
   TrafficRole traffic_;
+  std::uint32_t watched_functions_ = 0;  // whose large calls decide what the communicator is for
+  bool activations_ = false;
   StepDetector steps_;  // of the ops launched directly
   Sampling sampling_, next_sampling_;
   std::uint32_t control_version_ = 0;
@@ -251,6 +256,8 @@ class Communicator {
   // GroupApi events of the calls since the last launch.
   std::atomic<std::uint64_t> first_group_{0}, last_group_{0};
 
+  static constexpr std::uint64_t kCallsToIdle = 64;
+  std::atomic<bool> idle_{false};
   std::atomic<bool> measures_something_{false};  // a batch has been opened: launches and groups matter
 
   CallMutex untold_mutex_;  // guards the five above where nothing is measured
