@@ -116,7 +116,11 @@ inline Missed Communicator::leave_out(const CollApiEvent& e) {
   bool gradients = true;
   if ((watched_functions_ & Selection::bit(e.function)) != 0 && e.count >= TrafficRole::kLarge) [[unlikely]]
     gradients = observe_traffic(e);
-  if (!selection_.takes_function(e.function)) return Missed::not_selected;
+  if (!selection_.takes_function(e.function)) {
+    const bool decides = (watched_functions_ & Selection::bit(e.function)) != 0;
+    left_out_name_ = decides || channel_ == nullptr ? nullptr : names_.function_name;
+    return Missed::not_selected;
+  }
   if (activations_) gradients = e.count < TrafficRole::kLarge;
   const bool tiny = is_tiny(e);
   if (!selection_.takes(e.function, e.datatype, input_count(e), tiny)) return Missed::not_selected;

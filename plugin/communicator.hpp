@@ -97,6 +97,13 @@ class Communicator {
     Datatype datatype = Datatype::unknown;
   };
   CallNames& last_names() { return names_; }  // of the thread that calls the communicator
+  // Counts the call if it is idle() and the call is left out for its function's name, as the last one was.
+  bool leaves_out_again(const char* function) {
+    if (function != left_out_name_) return false;
+    tables_.calls.store(tables_.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    tables_.uncounted[static_cast<std::size_t>(Missed::not_selected)].fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
   Handle kernel_launch_start(Handle group_api, void* stream);
   void kernel_launch_stop();
   Handle group_start();
@@ -246,6 +253,7 @@ class Communicator {
 
   // Of the thread that calls the communicator, as NCCL's users must do it: one at a time, without a mutex.
   CallNames names_;
+  const char* left_out_name_ = nullptr;  // of a function that isn't selected and decides nothing
   TrafficRole traffic_;
   std::uint32_t watched_functions_ = 0;  // whose large calls decide what the communicator is for
   bool activations_ = false;
