@@ -19,7 +19,7 @@ Datatype datatype_of(const char* name);
 Datatype datatype_of(std::uint8_t number);
 
 template <typename Descriptor>
-[[gnu::noinline]] Handle start_call(Communicator* c, const Descriptor& d) {
+Handle start_call(Communicator* c, const Descriptor& d) {
   const auto& e = d.coll_api;
   Communicator::CallNames& names = c->last_names();
   if (names.function_name != e.func) {
@@ -35,7 +35,7 @@ template <typename Descriptor>
 
 // gradprobe's own side of an event, for versions that tell the stream before the launch (5 and later).
 template <typename Descriptor>
-[[gnu::always_inline]] inline Handle start_own(Communicator* c, const Descriptor& d) requires requires {
+Handle start_own(Communicator* c, const Descriptor& d) requires requires {
   d.coll_api;
 }
 {
@@ -73,7 +73,7 @@ Handle start_own(Communicator* c, const Descriptor& d) {
 
 // An event of a communicator with a chained plugin.
 template <typename Descriptor>
-void* start_pair(void* context, const Descriptor& d) {
+[[gnu::noinline, gnu::cold]] nccl::Result start_pair(void* context, void** handle, const Descriptor& d) noexcept {
   const chain::Pair parent = chain::parts(d.parent);
   Handle own;
   if (Communicator* c = Process::find(Handle(chain::own_context(context)), HandleType::context); c != nullptr) {
@@ -95,18 +95,31 @@ void* start_pair(void* context, const Descriptor& d) {
   if constexpr (requires { d.coll_api; })
     event.captured = (d.type == nccl::kCollApi && d.coll_api.graph_captured) ||
                      (d.type == nccl::kP2pApi && d.p2p_api.graph_captured);
-  return chain::start(context, event, own.opaque());
+  *handle = chain::start(context, event, own.opaque());
+  return nccl::kSuccess;
+}
+
+// Apart from start_event(), which most events of what isn't measured never leave.
+template <typename Descriptor>
+[[gnu::noinline]] nccl::Result start_known(Communicator* c, void** handle, const Descriptor* d) noexcept {
+  *handle = start_own(c, *d).opaque();
+  return nccl::kSuccess;
 }
 
 // NCCL may hold a stale handle in *handle, so it is written for every event. Returns at once when not interested.
 template <typename Descriptor>
 nccl::Result start_event(void* context, void** handle, const Descriptor* d) noexcept {
-  if (Communicator* c = Process::find(Handle(context), HandleType::context); c != nullptr) [[likely]] {
-    *handle = start_own(c, *d).opaque();
-  } else {
-    *handle = chain::is_pair(context) ? start_pair(context, *d) : nullptr;
+  if (Communicator* const c = Process::find(Handle(context), HandleType::context); c != nullptr) [[likely]] {
+    if constexpr (requires { d->coll_api; }) {
+      if (c->idle()) {
+        *handle = nullptr;
+        if (d->type != nccl::kCollApi || c->leaves_out_again(d->coll_api.func)) return nccl::kSuccess;
+      }
+    }
+    return start_known(c, handle, d);
   }
-  return nccl::kSuccess;
+  *handle = nullptr;
+  return chain::is_pair(context) ? start_pair(context, handle, *d) : nccl::kSuccess;
 }
 
 nccl::Result stop_event(void* handle) noexcept;

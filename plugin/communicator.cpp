@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -44,12 +43,6 @@ bool is_tiny(const CollApiEvent& e) {
          e.function != Function::reduce_scatter && e.function != Function::unknown;
 }
 
-std::uint64_t monotonic_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<std::uint64_t>(t.tv_sec) * 1000000000u + static_cast<std::uint64_t>(t.tv_nsec);
-}
-
 }  // namespace
 
 Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
@@ -59,9 +52,8 @@ Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identi
       identified_(identity.known),
       unmeasured_(unmeasured),
       launch_blocking_(config.launch_blocking),
-      seed_(config.seed),
+      key_base_(gate::mix64(config.seed ^ identity.comm_id)),
       max_ctas_(config.max_ctas),
-      slow_launch_ns_(std::uint64_t{config.gate_timeout_ms} * 1000000u * 8 / 10),
       selection_(config.selection),
       channel_(std::move(channel)),
       log_(log),
@@ -71,6 +63,8 @@ Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identi
       sampling_(config.sampling) {
   for (std::uint32_t i = 0; i < kCapturedOps; i++) tables_.captured[i].next = i + 1 < kCapturedOps ? i + 1 : kNoOp;
   free_captured_op_ = 0;
+  activations_ = identity.role == Role::activations;
+  if (identity.role == Role::undecided) watched_functions_ = traffic_.watched_functions();
   if (channel_ == nullptr) return;
   channel_->control().replay_every = sampling_.measure ? sampling_.every : 0;
   channel_->control().replay_result_every = sampling_.result_every;
@@ -102,11 +96,14 @@ std::uint64_t Communicator::input_count(const CollApiEvent& e) const {
   return e.function == Function::reduce_scatter ? e.count * std::max(identity_.nranks, 1u) : e.count;
 }
 
-bool Communicator::observe_traffic(const CollApiEvent& e) {
-  const Role before = traffic_.role();
+// Whether the large call may reduce gradients.
+[[gnu::noinline]] bool Communicator::observe_traffic(const CollApiEvent& e) {
   const bool gradients =
       traffic_.takes(e.function, e.datatype, e.count, shared_->communicators.load(std::memory_order_relaxed) > 1);
-  if (traffic_.role() != before && traffic_.role() == Role::activations)
+  if (!traffic_.decided()) return gradients;
+  watched_functions_ = 0;
+  activations_ = traffic_.role() == Role::activations;
+  if (activations_)
     log_.warn(
         "rank %u: this communicator of %u ranks seems to reduce activations, not gradients: it is not measured any "
         "more (GRADPROBE_COMMS=all measures all)",
@@ -115,15 +112,16 @@ bool Communicator::observe_traffic(const CollApiEvent& e) {
 }
 
 // What needs no op: it would have no record, and is no part of the sequence in which steps are found.
-Missed Communicator::leave_out(const CollApiEvent& e) {
-  bool gradients = identity_.role != Role::activations;
-  if (identity_.role == Role::undecided) {
-    if (e.count >= TrafficRole::kLarge && !traffic_.decided()) [[unlikely]]
-      gradients = observe_traffic(e);
-    else
-      gradients = e.count < TrafficRole::kLarge || traffic_.role() != Role::activations;
+inline Missed Communicator::leave_out(const CollApiEvent& e) {
+  bool gradients = true;
+  if ((watched_functions_ & Selection::bit(e.function)) != 0 && e.count >= TrafficRole::kLarge) [[unlikely]]
+    gradients = observe_traffic(e);
+  if (!selection_.takes_function(e.function)) {
+    const bool decides = (watched_functions_ & Selection::bit(e.function)) != 0;
+    left_out_name_ = decides || channel_ == nullptr ? nullptr : names_.function_name;
+    return Missed::not_selected;
   }
-  if (!selection_.takes_function(e.function)) return Missed::not_selected;
+  if (activations_) gradients = e.count < TrafficRole::kLarge;
   const bool tiny = is_tiny(e);
   if (!selection_.takes(e.function, e.datatype, input_count(e), tiny)) return Missed::not_selected;
   if ((!tiny && !reduces(e.function)) || e.count == 0) return Missed::unsupported_function;
@@ -189,6 +187,7 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
     if (b->serial != kNoBatch) give_up(b);
   }
   measures_something_.store(true, std::memory_order_relaxed);
+  idle_.store(false, std::memory_order_relaxed);
   *b = Batch{};
   b->serial = serial;
   b->captured = captured;
@@ -309,16 +308,7 @@ void Communicator::identify(std::uint64_t comm_id, std::uint32_t rank, const cha
   identified_.store(true, std::memory_order_release);
 }
 
-Handle Communicator::coll_api_start(const CollApiEvent& event) {
-  t_links.launch_valid = false;
-  if (channel_ != nullptr) [[likely]]
-    return note_call(event);
-  // NCCL before 2.28 tells its calls from host callbacks, too, at the same time as from the caller's thread.
-  const std::lock_guard lock(untold_mutex_);
-  return note_call(event);
-}
-
-Handle Communicator::note_call(const CollApiEvent& event) {
+inline Handle Communicator::note_call(const CollApiEvent& event) {
   const std::uint64_t ordinal = tables_.calls.load(std::memory_order_relaxed);
   tables_.calls.store(ordinal + 1, std::memory_order_release);
   if (event.group_api.type() == HandleType::group_api) {
@@ -327,13 +317,29 @@ Handle Communicator::note_call(const CollApiEvent& event) {
       first_group_.store(event.group_api.payload(), std::memory_order_relaxed);
   }
   if (const Missed reason = leave_out(event); reason != Missed::none) {
+    if (ordinal == kCallsToIdle && !measures_something_.load(std::memory_order_relaxed)) [[unlikely]]
+      idle_.store(channel_ != nullptr, std::memory_order_relaxed);
     tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
     return {};
   }
+  return take_up(event, ordinal);
+}
+
+// Apart from what every call costs.
+[[gnu::noinline]] Handle Communicator::take_up(const CollApiEvent& event, std::uint64_t ordinal) {
   StepDetector::Position at;
   if (!event.captured) at = position_of(event);
   follow_control(at);
   return announce(event, ordinal, at);
+}
+
+Handle Communicator::coll_api_start(const CollApiEvent& event) {
+  t_links.launch_valid = false;
+  if (channel_ != nullptr) [[likely]]
+    return note_call(event);
+  // NCCL before 2.28 tells its calls from host callbacks, too, at the same time as from the caller's thread.
+  const std::lock_guard lock(untold_mutex_);
+  return note_call(event);
 }
 
 StepDetector::Position Communicator::position_of(const CollApiEvent& event) {
@@ -530,7 +536,7 @@ void Communicator::place(Op* op, Batch* b, std::uint32_t index) {
   entry.count = op->count;
   entry.output = op->result_wanted ? op->recv : 0;
   entry.output_count = op->output_count;
-  entry.key = gate::mix64(gate::mix64(seed_ ^ identity_.comm_id) ^ op->ordinal);
+  entry.key = gate::mix64(key_base_ ^ op->ordinal);
   entry.datatype = static_cast<std::uint8_t>(op->datatype);
   entry.mode = op->mode;
   tables_.entry_op[at] = op;
@@ -590,9 +596,19 @@ MeasurePlan Communicator::plan(const Batch& b, gate::Pass pass) {
   return plan;
 }
 
+void Communicator::stop_gating() {
+  if (gates_in_vain_.exchange(true)) return;
+  log_.warn(
+      "rank %u: NCCL names the buffers too late, or not at all, too often: collectives of this communicator outside "
+      "CUDA "
+      "graphs are not measured any more (a larger GRADPROBE_GATE_TIMEOUT waits longer)",
+      identity_.rank);
+}
+
 Missed Communicator::reason_not_to_gate(const Batch& b) const {
   if (launch_failed_) return Missed::launch_failed;
   if (shared_->switched_off.load(std::memory_order_relaxed)) return Missed::switched_off;
+  if (gates_in_vain_.load(std::memory_order_relaxed) && !b.captured) return Missed::switched_off;
   // The host would wait for the gate inside the launch call, and so never come to tell the buffers.
   if (launch_blocking_ && !b.captured) return Missed::launch_blocking;
   return Missed::none;
@@ -630,7 +646,9 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   }
   // Buffers that came before the launch (host callbacks) need no waiting gate, even when launches block.
   const Missed reason = reason_not_to_gate(*b);
-  if (reason != Missed::none) miss_unplaced(b, reason, reason == Missed::launch_blocking);
+  const bool told_ones_serve =
+      reason == Missed::launch_blocking || (reason == Missed::switched_off && !shared_->switched_off.load());
+  if (reason != Missed::none) miss_unplaced(b, reason, told_ones_serve);
   if (b->eligible == b->placed) {
     // Host callbacks told all buffers before this launch; it may complete their results.
     t_links.result_slot = b->slot;
@@ -692,10 +710,8 @@ void Communicator::launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint
   pass.slot = index;
   pass.kernel = plan.kernel();
   pass.ctas = slot.input_ctas = plan.ctas(max_ctas_);
-  const std::uint64_t begin = monotonic_ns();
   std::uint32_t number = 0;
   const CUresult result = launch_pass(lock, pass, captured, stream, &number);
-  const bool slow = monotonic_ns() - begin >= slow_launch_ns_;
   if (captured && result == CUDA_SUCCESS) {
     // The slot is the graph's: without word of the graph's end it is never used again.
     const Handle token(HandleType::context, id_, index);
@@ -705,7 +721,7 @@ void Communicator::launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint
     lock->lock();
     launching_--;
   }
-  if (slow && !captured) switch_off_if_launches_block(index);
+  if (!captured) switch_off_if_launches_block(index);
   if (result == CUDA_SUCCESS) return;
   slot.failed.store(true, std::memory_order_release);
   slot.launched.store(false, std::memory_order_release);
@@ -870,6 +886,8 @@ std::unique_ptr<GateChannel> Communicator::release() {
   }
   // This object stays for callbacks of other threads that just end, its memory need not: no callback gets past
   // `stopped_` to it.
+  direct_batches_.reset();
+  captured_batches_.reset();
   tables_.direct.reset();
   tables_.captured.reset();
   tables_.slots.reset();

@@ -97,6 +97,13 @@ class Communicator {
     Datatype datatype = Datatype::unknown;
   };
   CallNames& last_names() { return names_; }  // of the thread that calls the communicator
+  // Counts the call if it is idle() and the call is left out for its function's name, as the last one was.
+  bool leaves_out_again(const char* function) {
+    if (function != left_out_name_) return false;
+    tables_.calls.store(tables_.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    tables_.uncounted[static_cast<std::size_t>(Missed::not_selected)].fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
   Handle kernel_launch_start(Handle group_api, void* stream);
   void kernel_launch_stop();
   Handle group_start();
@@ -124,8 +131,13 @@ class Communicator {
   // The slot's gate has timed out and its buffers were not told since: its collectives, of a captured slot those that
   // were not told, are given up.
   void expire(std::uint32_t slot);
+  // Too many gates have waited in vain: no more of them, but in graphs. From the collector.
+  void stop_gating();
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
   void release_captured_slot(std::uint32_t slot);
+
+  // Nothing has been measured and it seems that nothing will be: calls matter, other events don't.
+  bool idle() const { return idle_.load(std::memory_order_relaxed); }
 
   CommunicatorId id() const { return id_; }
   const CommunicatorIdentity& identity() const { return identity_; }  // changes until identified()
@@ -193,6 +205,7 @@ class Communicator {
   std::uint64_t captured_payload(const Op& op) const;
   std::uint64_t input_count(const CollApiEvent& event) const;
   Handle note_call(const CollApiEvent& event);
+  Handle take_up(const CollApiEvent& event, std::uint64_t ordinal);
   bool observe_traffic(const CollApiEvent& event);
   Missed leave_out(const CollApiEvent& event);
   StepDetector::Position position_of(const CollApiEvent& event);
@@ -231,9 +244,8 @@ class Communicator {
   char name_[128] = {};  // as long as a ring's header has room for
   const Missed unmeasured_;
   const bool launch_blocking_;
-  const std::uint64_t seed_;
+  const std::uint64_t key_base_;  // of the sketches' keys
   const std::uint32_t max_ctas_;
-  const std::uint64_t slow_launch_ns_;
   const Selection selection_;
   std::unique_ptr<GateChannel> channel_;
   const Log log_;
@@ -241,7 +253,10 @@ class Communicator {
 
   // Of the thread that calls the communicator, as NCCL's users must do it: one at a time, without a mutex.
   CallNames names_;
+  const char* left_out_name_ = nullptr;  // of a function that isn't selected and decides nothing
   TrafficRole traffic_;
+  std::uint32_t watched_functions_ = 0;  // whose large calls decide what the communicator is for
+  bool activations_ = false;
   StepDetector steps_;  // of the ops launched directly
   Sampling sampling_, next_sampling_;
   std::uint32_t control_version_ = 0;
@@ -249,6 +264,8 @@ class Communicator {
   // GroupApi events of the calls since the last launch.
   std::atomic<std::uint64_t> first_group_{0}, last_group_{0};
 
+  static constexpr std::uint64_t kCallsToIdle = 64;
+  std::atomic<bool> idle_{false};
   std::atomic<bool> measures_something_{false};  // a batch has been opened: launches and groups matter
 
   CallMutex untold_mutex_;  // guards what is above, from names_ on, where nothing is measured
@@ -267,6 +284,7 @@ class Communicator {
   std::uint32_t free_captured_op_ = kNoOp;  // a list by Op::next
   std::bitset<kCapturedEntries> captured_entries_;
   std::uint32_t reclaimed_captured_slots_ = 0;
+  std::atomic<bool> gates_in_vain_{false};
   bool launch_failed_ = false;
   bool stopped_ = false;
   std::uint32_t launching_ = 0;  // launches under way, for which the mutex is released

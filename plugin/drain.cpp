@@ -215,6 +215,10 @@ void Drain::take_slot_status(const gate::Result& result) {
   view.busy |= result.status == gate::kBusy;
   view.invalid |= result.status == gate::kInvalid;
   ring_->count_gate_wait(result.gate_wait_ns);
+  if (!captured && view.timed_out) {
+    vain_gates_ += kVainGateWeight;
+    if (vain_gates_ >= kVainGateWeight * kMostVainGates) communicator_->stop_gating();
+  }
   // A captured slot's entries stay for later replays; this replay's are missed.
   if (captured) {
     const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
@@ -287,7 +291,10 @@ void Drain::take(const gate::Result& result) {
   }
   Held held{record_of(op), sketch_of(result)};
   fill(&held.record, result);
-  if (result.entry == 0) ring_->count_gate_wait(result.gate_wait_ns);  // one wait, whatever number of entries
+  if (result.entry == 0) {
+    ring_->count_gate_wait(result.gate_wait_ns);  // one wait, whatever number of entries
+    if (vain_gates_ > 0) vain_gates_--;
+  }
   if (op.captured) {
     hold_replay(result, std::move(held));
     return;

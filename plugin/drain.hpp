@@ -53,6 +53,8 @@ class Drain {
 
   // Replays of one captured slot that may wait in vain for buffers to be told.
   static constexpr std::uint32_t kReplaysThatWait = 3;
+  // Gates outside graphs that time out in a row before the communicator is gated no more; one in 256 is bearable.
+  static constexpr std::uint32_t kMostVainGates = 16, kVainGateWeight = 256;
 
   void follow_control();
   // Of an ended direct slot; of any slot.
@@ -98,6 +100,7 @@ class Drain {
   std::uint64_t freed_ = 0;
   std::uint32_t graphs_released_ = 0;  // as far as their slots are drained
   std::uint32_t control_version_ = 0;
+  std::uint32_t vain_gates_ = 0;  // kVainGateWeight for each that timed out, less those since that didn't
   std::uint64_t collected_ = 0;
   std::uint64_t counted_[static_cast<std::size_t>(Missed::count_)] = {};
 };

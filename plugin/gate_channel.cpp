@@ -2,16 +2,84 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "kernels/fatbin.hpp"
 
 namespace gradprobe {
 
+namespace {
+
+// Never destroyed: a process may end in one thread while NCCL finalizes in another.
+struct Retired {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<GateChannel>> channels;
+};
+Retired& retired() {
+  static Retired* channels = new Retired;
+  return *channels;
+}
+
+}  // namespace
+
+void GateChannel::retire(std::unique_ptr<GateChannel> channel) noexcept {
+  try {
+    Retired& all = retired();
+    const std::lock_guard lock(all.mutex);
+    all.channels.push_back(std::move(channel));
+  } catch (const std::exception&) {
+    if (channel != nullptr) channel->leave_memory();
+  }
+}
+
+std::unique_ptr<GateChannel> GateChannel::take_retired(const CudaDriver& cuda, const Config& config) {
+  CUcontext context = nullptr;
+  if (cuda.ctx_get_current(&context) != CUDA_SUCCESS || context == nullptr) return nullptr;
+  Retired& all = retired();
+  const std::lock_guard lock(all.mutex);
+  const auto found = std::find_if(all.channels.begin(), all.channels.end(), [&](const auto& c) {
+    return c->context_ == context && c->sketch_floats_ == config.sketch_floats && c->max_ctas_ == config.max_ctas;
+  });
+  if (found == all.channels.end()) return nullptr;
+  std::unique_ptr<GateChannel> channel = std::move(*found);
+  all.channels.erase(found);
+  return channel;
+}
+
+bool GateChannel::renew(const Config& config) {
+  // A context that was destroyed or reset has taken the device memory with it, which may be somebody else's by now; and
+  // the registration of the host memory, which is still ours. Both were made together, so the one tells of the other.
+  CUdeviceptr device = 0;
+  if (cuda_.mem_host_get_device_pointer(&device, host_, 0) != CUDA_SUCCESS || device != device_base_) return false;
+  std::memset(host_, 0, host_bytes_);
+  for (StreamUse& use : streams_) use = {};
+  stream_uses_ = 0;
+  launches_.store(0, std::memory_order_relaxed);
+  take_settings(config);
+  return true;
+}
+
+void GateChannel::take_settings(const Config& config) {
+  sketch_floats_ = config.sketch_floats;
+  timeout_ns_ = std::uint64_t{config.gate_timeout_ms} * 1000000u;
+  max_ctas_ = config.max_ctas;
+  flags_ = config.count_zeros ? gate::kCountZeros : 0;
+}
+
 std::unique_ptr<GateChannel> GateChannel::create(const CudaDriver& cuda, const Config& config, std::string* why) {
-  std::unique_ptr<GateChannel> channel(new GateChannel(cuda));
   const RelaxedCapture relaxed(cuda);
+  if (std::unique_ptr<GateChannel> channel = take_retired(cuda, config); channel != nullptr) {
+    if (channel->renew(config) && channel->warm_up(why)) return channel;
+    channel->leave_memory();
+    why->clear();
+  }
+  std::unique_ptr<GateChannel> channel(new GateChannel(cuda));
   if (channel->set_up(config, why) && channel->warm_up(why)) return channel;
   return nullptr;
 }
@@ -42,11 +110,7 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
         r != CUDA_SUCCESS)
       return fail(gate::kMeasureKernels[i], "cuModuleGetFunction", r);
 
-  sketch_floats_ = config.sketch_floats;
-  timeout_ns_ = std::uint64_t{config.gate_timeout_ms} * 1000000u;
-  max_ctas_ = config.max_ctas;
-  flags_ = config.count_zeros ? gate::kCountZeros : 0;
-
+  take_settings(config);
   entries_at_ = sizeof(gate::GateSlot) * kSlots;
   control_at_ = entries_at_ + sizeof(gate::GateEntry) * kEntries;
   results_at_ = control_at_ + sizeof(gate::GateControl);

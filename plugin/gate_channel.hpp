@@ -74,6 +74,10 @@ class GateChannel {
   // Device and pinned memory stay for ever, since a kernel or a graph may use them: the destructor frees nothing.
   void leave_memory() { left_ = true; }
 
+  // Keeps a channel that nothing uses any more for the next communicator of its context, for the life of the process.
+  // Freeing would wait for the whole device, and what runs there may wait for the thread that ends a communicator.
+  static void retire(std::unique_ptr<GateChannel> channel) noexcept;
+
   // Launches one pass on `stream`. Safe from any thread; may block as launches do. `*number` gets what the launch's
   // results say in gate::Result::launch.
   CUresult launch(const PassLaunch& pass, CUstream stream, std::uint32_t* number) const;
@@ -111,6 +115,9 @@ class GateChannel {
   explicit GateChannel(const CudaDriver& cuda) : cuda_(cuda) {}
   bool set_up(const Config& config, std::string* why);
   bool warm_up(std::string* why);
+  static std::unique_ptr<GateChannel> take_retired(const CudaDriver& cuda, const Config& config);
+  bool renew(const Config& config);
+  void take_settings(const Config& config);
 
   const CudaDriver& cuda_;
   bool left_ = false;

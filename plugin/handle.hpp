@@ -45,7 +45,9 @@ class Handle {
     return {static_cast<std::uint32_t>(bits_ >> 44) & 0x3FF, static_cast<std::uint32_t>(bits_ >> 54) & 0x7F};
   }
   // Type and communicator alone, as a number below 2^20.
-  std::uint64_t tag() const { return bits_ >> 44; }
+  std::uint64_t tag() const { return tag_of(bits_); }
+  static constexpr std::uint64_t tag_of(std::uint64_t bits) { return bits >> 44; }
+  std::uint64_t bits() const { return bits_; }
   std::uint64_t payload() const { return bits_ & kPayloadMask; }
   void* opaque() const { return reinterpret_cast<void*>(bits_); }
 

@@ -6,8 +6,7 @@ namespace gradprobe {
 
 BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool captured, bool result_follows,
                                      void* stream) {
-  // The group comes before the call that opens the first batch, and must be heard of all the same.
-  if (channel_ != nullptr) measures_something_.store(true, std::memory_order_relaxed);
+  measures_something_.store(true, std::memory_order_relaxed);  // the group's start comes before its first call here
   const Handle group = group_api_start();
   group_start();
   for (const KnownCall& call : calls) {
@@ -21,6 +20,7 @@ BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool capt
 
   const std::lock_guard lock(mutex_);
   BegunCalls begun = hand_over_launch();
+  if (stopped_) return {};
   // Where the tables are full, the newest batch is not that of these calls.
   if (Batch* b = batch(begun.batch); b != nullptr && b->last_group == group.payload())
     b->ends_later = true;

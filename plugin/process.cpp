@@ -57,7 +57,7 @@ Process::Process() noexcept : pid_(getpid()) {
   // A forked child has no collector thread and no ring mapping (MADV_DONTFORK): there gradprobe does nothing.
   fork_is_told_ = pthread_atfork(nullptr, nullptr, [] {
                     get().forked_.store(true);
-                    for (LiveCommunicator& live : g_live_communicators) live.communicator.store(nullptr);
+                    for (LiveCommunicator& live : g_live_communicators) live.context.store(LiveCommunicator::kNobody);
                   }) == 0;
   std::atexit([] { get().at_exit(); });
 }
@@ -398,8 +398,10 @@ void Process::close(void* context) {
     channel = communicator->release();
     shared_.communicators.store(--open_, std::memory_order_relaxed);
   }
-  if (channel != nullptr && !quiescent) channel->leave_memory();
-  channel.reset();
+  if (channel != nullptr && quiescent)
+    GateChannel::retire(std::move(channel));
+  else if (channel != nullptr)
+    channel->leave_memory();
   const auto say = communicator->identity().rank == 0 ? &Log::notice : &Log::info;
   if (!summary.empty()) (communicator->log().*say)("rank %u: %s", communicator->identity().rank, summary.c_str());
 }
@@ -412,14 +414,13 @@ void Process::go_live(Entry* entry) {
   entry->live.store(communicator, std::memory_order_release);
   LiveCommunicator& live = g_live_communicators[communicator->id().index];
   live.communicator.store(communicator, std::memory_order_release);
-  live.context_tag.store(Handle(HandleType::context, communicator->id(), 0).tag(), std::memory_order_release);
+  live.context.store(Handle(HandleType::context, communicator->id(), 0).bits(), std::memory_order_release);
 }
 
 void Process::end_live(Entry* entry) {
   const std::lock_guard lock(marks_mutex_);
   LiveCommunicator& live = g_live_communicators[entry->communicator->id().index];
-  live.context_tag.store(LiveCommunicator::kNoTag, std::memory_order_release);
-  live.communicator.store(nullptr, std::memory_order_release);
+  live.context.store(LiveCommunicator::kNobody, std::memory_order_release);
   entry->live.store(nullptr, std::memory_order_release);
 }
 

@@ -37,10 +37,9 @@ struct InitCall {
 
 // What callbacks find communicators by: a table of its own, so that a look-up is a load and a comparison.
 struct LiveCommunicator {
-  // No handle has it, not even the null one, which is the context of communicators that aren't recorded.
-  static constexpr std::uint64_t kNoTag = std::uint64_t{1} << 20;
-  std::atomic<std::uint64_t> context_tag{kNoTag};    // Handle::tag() of its context; kNoTag when there is none
-  std::atomic<Communicator*> communicator{nullptr};  // null when there is none
+  static constexpr std::uint64_t kNobody = 0x2f6d'93b1'5c07'e8a4;  // of type 1: no context
+  std::atomic<std::uint64_t> context{kNobody};                     // its context's bits
+  std::atomic<Communicator*> communicator{nullptr};                // set before the context, and not taken back
 };
 inline constinit std::array<LiveCommunicator, kMaxCommunicators> g_live_communicators{};
 
@@ -138,14 +137,18 @@ class Process {
 };
 
 inline Communicator* Process::find(Handle handle, HandleType type) {
-  constexpr std::uint64_t kOfCommunicator = (1u << 17) - 1;  // without the type
-  const std::uint64_t tag = handle.tag();
-  const LiveCommunicator& live = g_live_communicators[tag & (kMaxCommunicators - 1)];
-  const std::uint64_t difference = tag ^ live.context_tag.load(std::memory_order_acquire);
+  constexpr std::uint64_t kOfCommunicator = (1u << 17) - 1;  // of a tag, without the type
+  const LiveCommunicator& live = g_live_communicators[handle.tag() & (kMaxCommunicators - 1)];
+  const std::uint64_t context = live.context.load(std::memory_order_acquire);
   const bool same = type == HandleType::context
-                        ? difference == 0
-                        : handle.type() == type && type != HandleType::none && (difference & kOfCommunicator) == 0;
-  return same ? live.communicator.load(std::memory_order_relaxed) : nullptr;
+                        ? handle.bits() == context
+                        : handle.type() == type && type != HandleType::none &&
+                              ((handle.tag() ^ Handle::tag_of(context)) & kOfCommunicator) == 0 &&
+                              context != LiveCommunicator::kNobody;
+  if (!same) return nullptr;
+  Communicator* communicator = live.communicator.load(std::memory_order_relaxed);
+  if (communicator == nullptr) __builtin_unreachable();  // it was set before the context
+  return communicator;
 }
 
 // The events by which gradprobe measures; of v6 CeColl, all that follows the call of a collective that copy engines

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "selection.hpp"
+
 namespace gradprobe {
 
 enum class Role { undecided, gradients, activations };
@@ -33,6 +35,11 @@ class TrafficRole {
   bool takes(Function function, Datatype datatype, std::uint64_t count, bool has_siblings) {
     if (count < kLarge) return true;
     return decided_ ? role_ != Role::activations : observe(function, datatype, count, has_siblings);
+  }
+  // The functions of which large calls can decide something, as a set of Selection::bit(Function).
+  std::uint32_t watched_functions() const {
+    const std::uint32_t sharded = Selection::bit(Function::reduce_scatter) | Selection::bit(Function::all_gather);
+    return inside_node_ ? sharded | Selection::bit(Function::all_reduce) : sharded;
   }
   Role role() const { return role_; }
   bool decided() const { return decided_; }

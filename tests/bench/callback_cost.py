@@ -104,6 +104,7 @@ def main() -> int:
     gradprobe = build / "lib" / "libnccl-profiler-gradprobe.so"
     rows = [("off", gradprobe, {"GRADPROBE": "0"}),
             ("filtered out", gradprobe, {"GRADPROBE_MIN_COUNT": "1000000000", "GRADPROBE_COLLECTIVES": "ReduceScatter"}),
+            ("communicator left out", gradprobe, {"GRADPROBE_COMMS": "size=2"}),
             ("measured", gradprobe, {}),
             ("measured, results too", gradprobe, {"GRADPROBE_RESULT_EVERY": "1"}),
             ("empty plugin", build / "tests" / "bench" / "libbench_empty_plugin.so", {})]

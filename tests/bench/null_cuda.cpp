@@ -1,6 +1,7 @@
 // A libcuda.so.1 for counting what the plugin does on the host: every call succeeds at once, and a launch of a
-// measuring kernel only tells its slot that it ran. So the collector gives slots back as always (its records say
-// result_lost), and what a launch costs in a real driver is left out.
+// measuring kernel only tells its slot that it ran, an input pass at the next launch: its buffers come after it. So the
+// collector gives slots back as always (its records say result_lost), and what a launch costs in a real driver is left
+// out.
 #include <cuda.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 namespace {
 
 std::atomic<unsigned long> g_launches{0};
+std::atomic<gradprobe::gate::GateSlot*> g_running{nullptr};  // of the last input pass
 char g_object;  // stands for the context, the module, functions and streams
 
 template <typename Object>
@@ -100,8 +102,10 @@ CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsi
                         void** arguments, void**) {
   g_launches.fetch_add(1, std::memory_order_relaxed);
   const auto& params = *static_cast<const gradprobe::gate::GateParams*>(arguments[0]);
-  std::uint32_t& runs = params.pass == gradprobe::gate::kInputPass ? params.slot->runs : params.slot->result_runs;
-  std::atomic_ref<std::uint32_t>(runs).fetch_add(1, std::memory_order_release);
+  if (params.pass == gradprobe::gate::kResultPass)
+    std::atomic_ref<std::uint32_t>(params.slot->result_runs).fetch_add(1, std::memory_order_release);
+  else if (auto* ended = g_running.exchange(params.slot); ended != nullptr)
+    std::atomic_ref<std::uint32_t>(ended->runs).fetch_add(1, std::memory_order_release);
   return CUDA_SUCCESS;
 }
 

@@ -161,7 +161,7 @@ TEST_F(Soak, GraphsComeAndGo) {
 }
 
 TEST_F(Soak, CommunicatorsComeAndGo) {
-  constexpr int kRounds = 120;
+  constexpr int kRounds = 60;
   Usage settled;
   for (int round = 0; round < kRounds; round++) {
     FakeComm comm(static_cast<std::uint64_t>(round) + 1);

@@ -195,6 +195,32 @@ TEST_F(Linking, BuffersNeverToldEndByTheTimeout) {
   EXPECT_EQ(folder_.counters().missed[static_cast<int>(Missed::timeout)], 1u);
 }
 
+// A run whose buffers are never told must not pay a time-out for every collective.
+TEST_F(Linking, GatesThatWaitInVainEnd) {
+  setenv("GRADPROBE_GATE_TIMEOUT", "20", 1);
+  const Bucket b(5000, 1);
+  constexpr int kCalls = 60;
+  FakeComm comm;
+  for (int i = 0; i < kCalls; i++) {
+    void* api = comm.group_api_start();
+    void* call = comm.coll_api(api, b.count(), stream_);
+    comm.launch(api, stream_, {{call, &b}});
+    comm.stop(api);
+    cuStreamSynchronize(stream_);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the collector's turn
+  }
+  comm.all_reduce(b, stream_);
+  cuStreamSynchronize(stream_);
+  comm.finalize();
+  const auto missed = [&](Missed reason) { return folder_.counters().missed[static_cast<std::size_t>(reason)]; };
+  EXPECT_GE(missed(Missed::timeout), 16u);
+  EXPECT_LT(missed(Missed::timeout), 40u);
+  EXPECT_EQ(missed(Missed::timeout) + missed(Missed::switched_off), kCalls + 1u);
+  std::size_t warnings = 0;
+  for (const std::string& line : take_log()) warnings += line.starts_with("WARN") ? 1u : 0u;
+  EXPECT_EQ(warnings, 1u);
+}
+
 TEST_F(Linking, LatePublishAfterTheTimeoutHitsNobody) {
   setenv("GRADPROBE_GATE_TIMEOUT", "300", 1);
   const Bucket late(5000, 1), next(6000, 2);
