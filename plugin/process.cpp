@@ -486,7 +486,8 @@ void Process::graph_gone(void* token) {
   if (process.in_forked_child()) return;
   // Not the process's mutex: the collector holds it while it writes, and CUDA's thread must not wait for a file system.
   const std::lock_guard lock(process.marks_mutex_);
-  if (Communicator* c = find(handle, HandleType::context); c != nullptr)
+  const Handle context(HandleType::context, handle.communicator(), 0);  // `handle` has the slot besides
+  if (Communicator* c = find(context, HandleType::context); c != nullptr)
     c->release_captured_slot(static_cast<std::uint32_t>(handle.payload()));
 }
 
