@@ -318,7 +318,8 @@ inline Handle Communicator::note_call(const CollApiEvent& event) {
   }
   if (const Missed reason = leave_out(event); reason != Missed::none) {
     if (ordinal == kCallsToIdle && !measures_something_.load(std::memory_order_relaxed)) [[unlikely]]
-      idle_.store(channel_ != nullptr, std::memory_order_relaxed);
+      idle_.store(channel_ != nullptr && shared_->communicators.load(std::memory_order_relaxed) == 1,
+                  std::memory_order_relaxed);
     tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
     return {};
   }
@@ -760,8 +761,12 @@ void Communicator::switch_off_if_launches_block(std::uint32_t index) {
   // The gate has ended within the call that launched it, without its slot: the call waits for the kernel, so the host
   // could never have told the buffers, and every further launch would cost a time-out.
   const bool ended = std::atomic_ref<std::uint32_t>(channel_->slot(index).runs).load(std::memory_order_acquire) > 0;
-  if (!ended || tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::open) return;
-  if (shared_->switched_off.exchange(true)) return;
+  if (!ended || tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::open) {
+    blocked_launches_ = 0;
+    return;
+  }
+  // Once, this thread may merely have been held up behind the launch.
+  if (++blocked_launches_ < 2 || shared_->switched_off.exchange(true)) return;
   log_.warn(
       "kernel launches of this process block until the kernel ends (a debugger or another profiler?): measuring is "
       "switched off for the whole process");

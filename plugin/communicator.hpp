@@ -136,8 +136,10 @@ class Communicator {
   // A graph that captured this slot is gone. From any thread, no CUDA calls.
   void release_captured_slot(std::uint32_t slot);
 
-  // Nothing has been measured and it seems that nothing will be: calls matter, other events don't.
+  // Nothing has been measured and it seems that nothing will be: calls matter, other events don't. Only alone in its
+  // process: a group's first communicator tells the group of all.
   bool idle() const { return idle_.load(std::memory_order_relaxed); }
+  void wake() { idle_.store(false, std::memory_order_relaxed); }
 
   CommunicatorId id() const { return id_; }
   const CommunicatorIdentity& identity() const { return identity_; }  // changes until identified()
@@ -285,6 +287,7 @@ class Communicator {
   std::bitset<kCapturedEntries> captured_entries_;
   std::uint32_t reclaimed_captured_slots_ = 0;
   std::atomic<bool> gates_in_vain_{false};
+  std::uint32_t blocked_launches_ = 0;  // in a row
   bool launch_failed_ = false;
   bool stopped_ = false;
   std::uint32_t launching_ = 0;  // launches under way, for which the mutex is released

@@ -223,6 +223,10 @@ void Drain::take_slot_status(const gate::Result& result) {
   if (captured) {
     const Missed reason = view.busy ? Missed::workspace : view.timed_out ? Missed::timeout : Missed::ambiguous;
     ring_->count_missed(reason, one_entry ? 1 : slot.capacity.load(std::memory_order_relaxed));
+    // As records, so that the steps of all ranks stay the same.
+    const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
+    for (std::uint32_t e = one_entry ? result.entry : 0; e < (one_entry ? result.entry + 1 : entries); e++)
+      miss_replayed(result, *tables_.entry_op[slot.first_entry + e], reason);
     // NCCL launches some collectives without a word: replays must not wait for their buffers again and again.
     const std::uint32_t timeouts = view.timeouts + (view.timed_out ? 1 : 0);
     if (view.timed_out && timeouts == kReplaysThatWait) communicator_->expire(result.slot);
@@ -287,6 +291,7 @@ void Drain::take(const gate::Result& result) {
   Op& op = *tables_.entry_op[at];
   if (moved(op, result.run)) {
     ring_->count_missed(Missed::ambiguous);
+    miss_replayed(result, op, Missed::ambiguous);
     return;
   }
   Held held{record_of(op), sketch_of(result)};
@@ -332,6 +337,14 @@ void Drain::write(RecordHead* record, const float* sketch) {
   ring_->write(*record, sketch);
   if (record->missed == 0) ring_->count_measured(1);
   results_.input_written(*record);
+}
+
+void Drain::miss_replayed(const gate::Result& result, const Op& op, Missed reason) {
+  Held held{record_of(op), {}};
+  held.record.replay = result.run;
+  held.record.missed = static_cast<std::uint16_t>(reason);
+  held.record.collective.raw_count = 0;
+  hold_replay(result, std::move(held));
 }
 
 void Drain::hold_replay(const gate::Result& result, Held held) {

@@ -72,6 +72,7 @@ class Drain {
   void end_results(const Slot& slot, Missed missed);
   bool slot_ended(std::uint64_t i) const;
   void expire_overdue_slot();
+  void miss_replayed(const gate::Result& result, const Op& op, Missed reason);
   void hold_replay(const gate::Result& result, Held held);
   void write_replay();
   void write(RecordHead* record, const float* sketch);

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -53,6 +55,8 @@ std::unique_ptr<GateChannel> GateChannel::take_retired(const CudaDriver& cuda, c
 }
 
 bool GateChannel::renew(const Config& config) {
+  // The last thread block tells the host that a pass has ended an instant before its very last store.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
   // A context that was destroyed or reset has taken the device memory with it, which may be somebody else's by now; and
   // the registration of the host memory, which is still ours. Both were made together, so the one tells of the other.
   CUdeviceptr device = 0;

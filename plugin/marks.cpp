@@ -1,9 +1,16 @@
 #include "marks.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <new>
+#include <thread>
 
 namespace gradprobe {
+namespace {
+
+constexpr int kTries = 2000;  // a tenth of a second or more
+
+}  // namespace
 
 void set_name(Mark* mark, const char* name) {
   std::size_t n = strnlen(name, sizeof mark->name);
@@ -57,7 +64,13 @@ void MarkQueue::release() {
 
 std::optional<Mark> MarkQueue::take(std::uint64_t index) {
   if (next_.load(std::memory_order_acquire) > index) return std::nullopt;
-  const std::lock_guard lock(mutex_);
+  // A signal handler may have ended the process on a thread that was in push(): its marks stay where they are.
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (int tries = 0; !lock.owns_lock() && tries < kTries; tries++) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.try_lock();
+  }
+  if (!lock.owns_lock()) return std::nullopt;
   if (pushed_ == taken_ || queue_[taken_ % kCapacity].index > index) return std::nullopt;
   const Mark mark = queue_[taken_++ % kCapacity];
   next_.store(pushed_ == taken_ ? kNone : queue_[taken_ % kCapacity].index, std::memory_order_release);

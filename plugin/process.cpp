@@ -218,6 +218,8 @@ void* Process::enter(const Entrant& entrant, const Config& config, const Log& lo
   entry->drain = std::move(drain);
   entry->pending = std::move(pending);
   shared_.communicators.store(++open_, std::memory_order_relaxed);
+  for (Entry& other : entries_)
+    if (Communicator* c = other.live.load(); c != nullptr) c->wake();
   if (measured) measured_++;
   go_live(entry);
   wake_.notify_all();
