@@ -291,7 +291,7 @@ void Drain::take(const gate::Result& result) {
   Op& op = *tables_.entry_op[at];
   if (moved(op, result.run)) {
     ring_->count_missed(Missed::ambiguous);
-    miss_replayed(result, op, Missed::ambiguous);
+    if (!op.refused.load(std::memory_order_acquire)) miss_replayed(result, op, Missed::ambiguous);
     return;
   }
   Held held{record_of(op), sketch_of(result)};

@@ -227,6 +227,9 @@ class Run {
         say_why_empty(found);
         return;
       }
+      const bool any_values = std::any_of(found.readers.begin(), found.readers.end(),
+                                          [](const RingReader& ring) { return ring.counters().measured > 0; });
+      if (!any_values && say_what_to_fix("nothing was measured")) return;
       CompareOptions compare_options;
       compare_options.path = folder_;
       compare_options.summary = true;
@@ -261,19 +264,23 @@ class Run {
       print_note(found.error);
       return;
     }
+    if (say_what_to_fix("nothing was recorded")) return;
+    print_note(
+        fmt::format("nothing was recorded: no NCCL communicator of two or more ranks was made, as far as can be "
+                    "told; NCCL_DEBUG=INFO shows what NCCL did"));
+  }
+
+  // The doctor's first advice; false when it has none.
+  bool say_what_to_fix(std::string_view outcome) {
     Patient patient;
     patient.command = options_.command;
     patient.environment = environment_;
     const Diagnosis diagnosis = diagnose(patient);
-    if (diagnosis.fixes().empty()) {
-      print_note(
-          fmt::format("nothing was recorded: no NCCL communicator of two or more ranks was made, as far as can be "
-                      "told; NCCL_DEBUG=INFO shows what NCCL did"));
-      return;
-    }
+    if (diagnosis.fixes().empty()) return false;
     const Fix& fix = diagnosis.fixes().front();
-    print_note(fmt::format("nothing was recorded. {} -> {}; gradprobe doctor -- {}", fix.problem, fix.action,
+    print_note(fmt::format("{}. {} -> {}; gradprobe doctor -- {}", outcome, fix.problem, fix.action,
                            shell_words(options_.command)));
+    return true;
   }
 
   const RunOptions& options_;

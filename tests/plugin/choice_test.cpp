@@ -438,7 +438,8 @@ TEST_F(ChoiceOfReplays, DoNotWaitForEverForWhatIsNeverTold) {
   }
   cuGraphExecDestroy(exec);
   comm.finalize();
-  const auto records = folder_.collectives();
+  auto records = folder_.collectives();
+  std::erase_if(records, [](const Record& r) { return static_cast<Missed>(r.head.missed) == Missed::timeout; });
   ASSERT_GE(records.size(), 3u);
   for (const Record& r : records) {
     EXPECT_EQ(r.head.collective.count, large_.count());
