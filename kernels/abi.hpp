@@ -96,8 +96,8 @@ static_assert(sizeof(GateSlot) == 64);
 
 // Pinned host memory, written by the collector.
 struct alignas(64) GateControl {
-  std::uint64_t consumed;  // results that the host has read: the ring's slots before it are free
-  std::uint64_t dropped;   // device: results not written because the ring was full
+  std::uint64_t consumed;             // results that the host has read: the ring's slots before it are free
+  std::uint64_t dropped;              // device: results not written because the ring was full
   std::uint32_t replay_every;         // of a graph's replays runs 1, 1 + n, 1 + 2 n, ... are measured; 0: none
   std::uint32_t replay_result_every;  // of these the results of runs 1, 1 + n, 1 + 2 n, ...; 0: none
   std::uint64_t reserved[5];

@@ -130,8 +130,8 @@ TEST_P(Coverage, OfPairsAndMean) {
   }
   EXPECT_GE(pairs_held, 0.90 * pairs);
   EXPECT_GE(means_held, 0.90 * kTrials);
-  // A 95 % interval of a normal error is 3.9 standard deviations wide. Heavy tails leave S less error than Gaussian, and
-  // that of the mean, 80 draws in all, is known to 8 % only.
+  // A 95 % interval of a normal error is 3.9 standard deviations wide. Heavy tails leave S less error than Gaussian,
+  // and that of the mean, 80 draws in all, is known to 8 % only.
   const double rms = std::sqrt(squared_error / pairs), mean_rms = std::sqrt(mean_squared_error / kTrials);
   EXPECT_LT(width / pairs, 10 * rms + 2e-5);
   EXPECT_LT(mean_width / kTrials, 15 * mean_rms + 2e-5);
