@@ -54,6 +54,7 @@ Communicator::Communicator(CommunicatorId id, const CommunicatorIdentity& identi
       key_base_(gate::mix64(config.seed ^ identity.comm_id)),
       max_ctas_(config.max_ctas),
       selection_(config.selection),
+      has_channel_(channel != nullptr),
       channel_(std::move(channel)),
       log_(log),
       shared_(shared),
@@ -117,7 +118,7 @@ inline Missed Communicator::leave_out(const CollApiEvent& e) {
     gradients = observe_traffic(e);
   if (!selection_.takes_function(e.function)) {
     const bool decides = (watched_functions_ & Selection::bit(e.function)) != 0;
-    left_out_name_ = decides || channel_ == nullptr ? nullptr : names_.function_name;
+    left_out_name_ = decides || !has_channel_ ? nullptr : names_.function_name;
     return Missed::not_selected;
   }
   if (activations_) gradients = e.count < TrafficRole::kLarge;
@@ -189,7 +190,7 @@ inline Handle Communicator::note_call(const CollApiEvent& event) {
   }
   if (const Missed reason = leave_out(event); reason != Missed::none) {
     if (ordinal == kCallsToIdle && !measures_something_.load(std::memory_order_relaxed)) [[unlikely]]
-      idle_.store(channel_ != nullptr && shared_->communicators.load(std::memory_order_relaxed) == 1,
+      idle_.store(has_channel_ && shared_->communicators.load(std::memory_order_relaxed) == 1,
                   std::memory_order_relaxed);
     tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
     return {};
@@ -207,7 +208,7 @@ inline Handle Communicator::note_call(const CollApiEvent& event) {
 
 Handle Communicator::coll_api_start(const CollApiEvent& event) {
   t_links.launch_valid = false;
-  if (channel_ != nullptr) [[likely]]
+  if (has_channel_) [[likely]]
     return note_call(event);
   // NCCL before 2.28 tells its calls from host callbacks, too, at the same time as from the caller's thread.
   const std::lock_guard lock(untold_mutex_);
@@ -507,7 +508,7 @@ BegunCalls Communicator::hand_over_launch() {
 Handle Communicator::group_start() {
   const Handle handle(HandleType::group, id_, 0);
   // NCCL before 2.28 tells the collectives of groups that have a handle.
-  if (channel_ == nullptr) return handle;
+  if (!has_channel_) return handle;
   if (!measures_something_.load(std::memory_order_relaxed)) return {};
   t_links.group_communicator = id_;
   t_links.group_inline = t_links.launch_valid && t_links.launch_communicator == id_;

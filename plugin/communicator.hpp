@@ -249,6 +249,7 @@ class Communicator {
   const std::uint64_t key_base_;  // of the sketches' keys
   const std::uint32_t max_ctas_;
   const Selection selection_;
+  const bool has_channel_;  // until release(): for those who don't hold the mutex
   std::unique_ptr<GateChannel> channel_;
   const Log log_;
   SharedState* const shared_;
