@@ -231,7 +231,7 @@ std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
   shared.first_entry = first;
   shared.runs = 0;
   shared.result_runs = 0;
-  shared.dropped = 0;
+  std::atomic_ref<std::uint32_t>(shared.dropped).store(0, std::memory_order_relaxed);  // the collector reads it of all
   std::atomic_ref<std::uint32_t>(shared.state).store(gate::kSlotOpen, std::memory_order_release);
   slot.state.store(SlotState::open, std::memory_order_release);
   b->slot = index;
