@@ -97,7 +97,9 @@ TEST(Killed, AllRingsStayReadable) {
       train_measured({"--ranks", "4", "--steps", "40", "--kill-rank", "2", "--kill-step", "9"}, rings);
   EXPECT_EQ(outcome.status, 1) << outcome.err;
   EXPECT_EQ(count_lines(outcome.err, {"rank 2", "step 9", "signal 9"}), 1) << outcome.err;
-  EXPECT_EQ(count_lines(outcome.err, {"gradprobe-demo-train"}), 1) << outcome.err;
+  // Another rank may say so before the launcher has stopped it.
+  const int others = count_lines(outcome.err, {"gradprobe-demo-train", "a remote rank failed or is gone"});
+  EXPECT_EQ(count_lines(outcome.err, {"gradprobe-demo-train"}), 1 + others) << outcome.err;
 
   const auto read = read_rings(rings);
   ASSERT_EQ(read.size(), 4u);
