@@ -311,8 +311,7 @@ void Communicator::stop_gating() {
   if (gates_in_vain_.exchange(true)) return;
   log_.warn(
       "rank %u: NCCL names the buffers too late, or not at all, too often: collectives of this communicator outside "
-      "CUDA "
-      "graphs are not measured any more (a larger GRADPROBE_GATE_TIMEOUT waits longer)",
+      "CUDA graphs are not measured any more (a larger GRADPROBE_GATE_TIMEOUT waits longer)",
       identity_.rank);
 }
 

@@ -58,7 +58,8 @@ class Process {
   int joint_mask(std::uint32_t profiler_abi);
   // True in a child of a process that used the plugin: there it does nothing.
   bool forked() const { return forked_.load(std::memory_order_relaxed); }
-  // Writes what is left, logs the summary and frees everything. Waits a bounded time for the device.
+  // Writes what is left, logs the summary and keeps the channel for the next communicator. Waits a bounded
+  // time for the device.
   void close(void* context);
 
   // gradprobe.h: a mark for every communicator, and for those to come. From any thread; in a forked child nothing.
