@@ -1,47 +1,18 @@
 #include "control.hpp"
 
+#include <gradprobe/control_text.hpp>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 namespace gradprobe {
 namespace {
 
 constexpr std::size_t kLongestFile = 4096;
-
-bool parse_number(std::string_view text, std::uint64_t low, std::uint64_t high, std::uint64_t* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size() && *number >= low && *number <= high;
-}
-
-bool parse_line(std::string_view key, std::string_view value, Sampling* s) {
-  std::uint64_t number = 0;
-  if (key == "measure" && (value == "on" || value == "off")) {
-    s->measure = value == "on";
-    return true;
-  }
-  if (key == "every" && parse_number(value, 1, 1'000'000'000, &number)) {
-    s->every = static_cast<std::uint32_t>(number);
-    return true;
-  }
-  if (key == "result_every" && parse_number(value, 0, 1'000'000'000, &number)) {
-    s->result_every = static_cast<std::uint32_t>(number);
-    return true;
-  }
-  return key == "from_step" && parse_number(value, 0, UINT64_MAX, &s->from_step);
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 // Content of a small file; none, and what is wrong, when it can't be read.
 std::optional<std::string> read_file(const std::string& path, std::string* wrong) {
@@ -69,20 +40,13 @@ std::optional<std::string> read_file(const std::string& path, std::string* wrong
 }  // namespace
 
 std::optional<Sampling> parse_control(std::string_view text, const Sampling& standard, std::string* wrong) {
+  const std::optional<ControlText> said = parse_control_text(text, wrong);
+  if (!said) return std::nullopt;
   Sampling settings = standard;
-  for (int number = 1; !text.empty(); number++) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = trimmed(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.empty() || line.front() == '#') continue;
-    const std::size_t equals = line.find('=');
-    if (equals != std::string_view::npos &&
-        parse_line(trimmed(line.substr(0, equals)), trimmed(line.substr(equals + 1)), &settings))
-      continue;
-    *wrong = "line " + std::to_string(number) + " (" + std::string(line.substr(0, 60)) +
-             ") is none of measure=on|off, every=N (1 or more), result_every=N, from_step=N";
-    return std::nullopt;
-  }
+  settings.measure = said->measure.value_or(standard.measure);
+  settings.every = static_cast<std::uint32_t>(said->every.value_or(standard.every));
+  settings.result_every = static_cast<std::uint32_t>(said->result_every.value_or(standard.result_every));
+  settings.from_step = said->from_step;
   return settings;
 }
 

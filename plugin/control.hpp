@@ -1,12 +1,7 @@
 // Settings that can change while a run goes on: GRADPROBE_EVERY, GRADPROBE_RESULT_EVERY, and the control file that
 // overrides them. The collector reads the file; callbacks only notice that a version number has changed.
 //
-// The file has lines "key=value"; empty ones and those that begin with # are skipped:
-//   measure=on|off    off: nothing is measured (default on)
-//   every=N           every N-th step, N >= 1
-//   result_every=N    results in every N-th step; 0: none
-//   from_step=N       from that step on, so that all ranks change in the same one; 0: at once (default)
-// What the file doesn't name is as the environment says; without a file all is.
+// Its lines: gradprobe/control_text.hpp. What the file doesn't name is as the environment says; without a file all is.
 #pragma once
 
 #include <sys/types.h>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -23,36 +22,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kLongestFile = 4096;  // the plugin reads no more
-
-bool parse_number(std::string_view text, std::uint64_t low, std::uint64_t high, std::uint64_t* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size() && *number >= low && *number <= high;
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
-
-bool parse_line(std::string_view key, std::string_view value, ControlSettings* settings) {
-  constexpr std::uint64_t kRarest = ControlSettings::kRarest;
-  std::uint64_t number = 0;
-  if (key == "measure" && (value == "on" || value == "off")) {
-    settings->measure = value == "on";
-    return true;
-  }
-  if (key == "every" && parse_number(value, 1, kRarest, &number)) {
-    settings->every = number;
-    return true;
-  }
-  if (key == "result_every" && parse_number(value, 0, kRarest, &number)) {
-    settings->result_every = number;
-    return true;
-  }
-  return key == "from_step" && parse_number(value, 0, UINT64_MAX, &settings->from_step);
-}
 
 std::string every_in_words(std::uint64_t n) {
   return n == 1 ? std::string("in every step") : fmt::format("in one step of {}", n);
@@ -108,22 +77,9 @@ std::string ControlSettings::in_words() const {
   return all;
 }
 
-std::optional<ControlSettings> parse_control_text(std::string_view text, std::string* wrong) {
-  ControlSettings settings;
-  for (int number = 1; !text.empty(); number++) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = trimmed(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.empty() || line.front() == '#') continue;
-    const std::size_t equals = line.find('=');
-    if (equals != std::string_view::npos &&
-        parse_line(trimmed(line.substr(0, equals)), trimmed(line.substr(equals + 1)), &settings))
-      continue;
-    *wrong = fmt::format("line {} ('{}') is none of measure=on|off, every=N, result_every=N, from_step=N", number,
-                         line.substr(0, 60));
-    return std::nullopt;
-  }
-  return settings;
+std::optional<ControlSettings> parse_control_settings(std::string_view text, std::string* wrong) {
+  const std::optional<ControlText> said = parse_control_text(text, wrong);
+  return said ? std::optional(ControlSettings{*said}) : std::nullopt;
 }
 
 int control(const ControlOptions& options) {
@@ -147,7 +103,7 @@ int control(const ControlOptions& options) {
     if (!in.eof() && !in) return fail(path, "can't be read", "run as the user who owns it");
     text.resize(static_cast<std::size_t>(in.gcount()));
     std::string wrong;
-    const auto parsed = text.size() > kLongestFile ? std::nullopt : parse_control_text(text, &wrong);
+    const auto parsed = text.size() > kLongestFile ? std::nullopt : parse_control_settings(text, &wrong);
     if (!parsed) return fail(path, wrong.empty() ? "is longer than a few lines" : wrong, "remove it with --reset");
     settings = *parsed;
   } else if (options.shows_only()) {

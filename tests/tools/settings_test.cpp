@@ -159,7 +159,7 @@ TEST(Settings, ControlFileIsReadAsThePluginDoes) {
                            "every=1 # remark",
                            "\tevery=5\t"}) {
     std::string why;
-    const auto ours = tool::parse_control_text(text, &why);
+    const auto ours = tool::parse_control_settings(text, &why);
     const auto plugins = parse_control(text, Sampling(), &why);
     ASSERT_EQ(ours.has_value(), plugins.has_value()) << text;
     (ours ? good : bad)++;
