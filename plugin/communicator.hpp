@@ -25,6 +25,7 @@
 #include "marks.hpp"
 #include "ops.hpp"
 #include "selection.hpp"
+#include "thread_links.hpp"
 #include "traffic_role.hpp"
 
 namespace gradprobe {
@@ -86,8 +87,14 @@ class Communicator {
   Communicator(CommunicatorId id, const CommunicatorIdentity& identity, const Config& config,
                std::unique_ptr<GateChannel> channel, Missed unmeasured, const Log& log, SharedState* shared);
 
-  Handle group_api_start();
-  static void group_api_stop();  // of any communicator: it says what this thread's next Group doesn't follow
+  Handle group_api_start() {
+    group_api_stop();
+    // Of the process: the calls of several communicators can have one group.
+    static constinit std::atomic<std::uint64_t> groups{0};
+    return group_api_handle_.with(groups.fetch_add(1, std::memory_order_relaxed) + 1);
+  }
+  // Of any communicator: it says what this thread's next Group doesn't follow.
+  static void group_api_stop() { t_links.phase = LaunchPhase::none; }
   Handle coll_api_start(const CollApiEvent& event);
   // What the names of the last call meant: NCCL's are constants, which keep their addresses while it has communicators.
   struct CallNames {
@@ -106,7 +113,17 @@ class Communicator {
   }
   Handle kernel_launch_start(Handle group_api, void* stream);
   void kernel_launch_stop();
-  Handle group_start();
+  Handle group_start() {
+    // NCCL before 2.28 tells the collectives of groups that have a handle.
+    if (!has_channel_) return group_handle_;
+    if (!measures_something_.load(std::memory_order_relaxed)) return {};
+    ThreadLinks& links = t_links;
+    links.group_inline = links.phase == LaunchPhase::launched && links.communicator == id_.number();
+    links.group_communicator = id_.number();
+    links.group_batch = kNoBatch;
+    links.phase = LaunchPhase::none;
+    return group_handle_;
+  }
   void group_stop();
   // Without a handle: nothing is to be heard of its stop.
   void coll_start(Handle coll_api, const void* send, const void* recv);
@@ -164,6 +181,7 @@ class Communicator {
     std::uint32_t first_captured = kNoOp, last_captured = kNoOp;  // captured: a list by Op::next
     std::uint32_t slots = 0;                                      // captured: that graphs hold
     std::uint32_t eligible = 0, placed = 0;
+    std::uint32_t told_early = 0;       // addressed for a launch that is still to come
     std::uint32_t launches = 0;         // that may carry its calls
     std::uint32_t inline_launches = 0;  // of these, those whose Group came inline
     bool closed = false;                // a launch has followed: later calls are another batch's
@@ -173,6 +191,7 @@ class Communicator {
     std::uint32_t slot = kNoSlot;
     bool captured = false;
     bool ends_later = false;  // its results stay open until end_calls()
+    MeasurePlan inputs, results;  // of all its buckets; of those whose results are wanted
     // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
     bool all_inline() const { return inline_launches == launches; }
   };
@@ -186,8 +205,15 @@ class Communicator {
   static constexpr unsigned kCapturedOpBits = 12;
   static_assert(kCapturedOps == 1u << kCapturedOpBits);
 
-  Batch* batch(std::uint32_t serial);
+  // Null when there is none of that number any more.
+  Batch* batch(std::uint32_t serial) {
+    Batch& b = (serial & kCapturedBit) != 0 ? captured_batches_[serial % kCapturedBatches]
+                                            : direct_batches_[serial % kDirectBatches];
+    return b.serial == serial && serial != kNoBatch ? &b : nullptr;
+  }
   Batch* open_batch(bool captured);
+  void leave_batch();
+  void finish(Batch* b);
   Batch* new_captured_batch(std::uint32_t* serial);
   void free_captured_batch(Batch* b);
   Op* new_captured_op(Batch* b);
@@ -203,9 +229,20 @@ class Communicator {
         if (Op& op = tables_.direct_op(i); op.index == i && op.batch == b.serial) f(op);
     }
   }
-  Op* op_of(Handle coll_api);
+  // The op of a call, null for anything else.
+  Op* op_of(Handle coll_api) {
+    if (coll_api.tag() != call_handle_.tag()) return nullptr;
+    const std::uint64_t payload = coll_api.payload();
+    if ((payload & kCapturedOp) != 0) [[unlikely]]
+      return captured_op_of(payload);
+    Op& op = tables_.direct_op(payload);
+    return op.index == payload && payload >= tables_.collected.load(std::memory_order_acquire) ? &op : nullptr;
+  }
+  Op* captured_op_of(std::uint64_t payload);
   std::uint64_t captured_payload(const Op& op) const;
   std::uint64_t input_count(const CollApiEvent& event) const;
+  void choose_plain_calls();
+  bool is_plain(const CollApiEvent& event) const;
   Handle note_call(const CollApiEvent& event);
   Handle take_up(const CollApiEvent& event, std::uint64_t ordinal);
   bool observe_traffic(const CollApiEvent& event);
@@ -213,34 +250,47 @@ class Communicator {
   StepDetector::Position position_of(const CollApiEvent& event);
   bool pass_by(const CollApiEvent& event, const StepDetector::Position& at) const;
   Handle announce(const CollApiEvent& event, std::uint64_t ordinal, const StepDetector::Position& at);
+  bool has_room_for(std::uint64_t index);
+  Handle announce_captured(const CollApiEvent& event, const StepDetector::Position& at, Op* direct, Batch* b);
+  void hand_over(const CollApiEvent& event);
+  void describe(const CollApiEvent& event, const StepDetector::Position& at, Op* op) const;
   void classify(const CollApiEvent& event, Op* op) const;
+  void add(const Op& op, Batch* b);
   void note_unmeasured(const CollApiEvent& event, Op* op);
   void follow_control(const StepDetector::Position& at);
   void miss(Op* op, Batch* b, Missed reason);
   void miss_unplaced(Batch* b, Missed reason, bool keep_addressed);
   void give_up(Batch* b);
   std::uint32_t open_slot(Batch* b, std::uint32_t entries);
-  void reclaim_slots();
+  std::uint32_t take_direct_slot(std::uint32_t entries);
+  std::uint32_t take_captured_slot(std::uint32_t entries);
   void place(Op* op, Batch* b, std::uint32_t slot);
   void publish(std::uint32_t slot);
   void give_back_entries(std::uint32_t slot, std::uint32_t used);
   void cancel(std::uint32_t slot);
-  MeasurePlan plan(const Batch& b, gate::Pass pass);
   bool result_due(const Op& op, const CollApiEvent& event, const StepDetector::Position& at) const;
+  void count_launch(Batch* b);
   bool belongs(const Batch& b, Handle group_api) const;
+  void place_told(Batch* b, std::uint32_t slot);
+  static bool awaits(const Slot& slot, const Batch& b);
   void close_results(const Batch& b);
   // Nothing says which launch completes them.
   void drop_results(std::uint32_t slot);
-  BegunCalls hand_over_launch();
   Missed reason_not_to_gate(const Batch& b) const;
   void switch_off_if_launches_block(std::uint32_t slot);
-  void launch(std::unique_lock<CallMutex>* lock, Batch* b, std::uint32_t slot, void* stream);
-  void launch_result(std::unique_lock<CallMutex>* lock, const Batch& b, std::uint32_t slot, void* stream);
-  CUresult launch_pass(std::unique_lock<CallMutex>* lock, PassLaunch pass, bool captured, void* stream,
-                       std::uint32_t* number);
-  void fail_launches(CUresult result);
+  // A pass is launched in two parts: with the mutex, then without it, because a launch may wait for the device, and
+  // that for a callback on another thread. Between them the tables stay, as `launching_` says so.
+  PassLaunch prepare_launch(gate::Pass pass, std::uint32_t slot, std::uint32_t kernel, std::uint32_t ctas,
+                            void* stream);
+  PassLaunch prepare_result(const Batch& b, std::uint32_t slot, void* stream);
+  void launch_input(const PassLaunch& pass, std::uint32_t batch, void* stream);
+  void launch_result(const PassLaunch& pass, void* stream);
+  void give_up_launch(const PassLaunch& pass, std::uint32_t batch, CUresult result);
+  void take_back_launch(const PassLaunch& pass, CUresult result);
+  void complete_results(const ThreadLinks& links);
 
   const CommunicatorId id_;
+  const Handle group_api_handle_, call_handle_, launch_handle_, group_handle_;  // those with payloads without them
   CommunicatorIdentity identity_;
   std::atomic<bool> identified_;
   char name_[128] = {};  // as long as a ring's header has room for
@@ -259,6 +309,8 @@ class Communicator {
   const char* left_out_name_ = nullptr;  // of a function that isn't selected and decides nothing
   TrafficRole traffic_;
   std::uint32_t watched_functions_ = 0;  // whose large calls decide what the communicator is for
+  std::uint32_t plain_functions_ = 0;    // of is_plain()
+  std::uint64_t plain_from_ = 0;
   bool activations_ = false;
   StepDetector steps_;  // of the ops launched directly
   Sampling sampling_, next_sampling_;
@@ -280,18 +332,19 @@ class Communicator {
   std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);
   std::uint32_t direct_batches_opened_ = 0;
   std::uint32_t captured_generation_ = 0, captured_batch_at_ = 0;
-  std::uint32_t current_ = kNoBatch;
-  std::uint64_t next_op_ = 0;  // index; `announced` lies behind while calls are provisional
+  Batch* current_ = nullptr;          // the newest, if it has not been finished
+  std::uint64_t next_op_ = 0;         // index; `announced` lies behind while calls are provisional
+  std::uint64_t op_limit_ = 0;        // no op from here on has a place, as far as is known
   std::uint64_t direct_entries_used_ = 0, direct_entries_freed_ = 0;  // running totals; the arena is a ring
-  std::uint64_t reclaimed_slots_ = 0;
+  std::uint64_t direct_slots_freed_ = 0;                              // as far as is known
   std::uint32_t free_captured_op_ = kNoOp;  // a list by Op::next
   std::bitset<kCapturedEntries> captured_entries_;
   std::uint32_t reclaimed_captured_slots_ = 0;
   std::atomic<bool> gates_in_vain_{false};
-  std::uint32_t blocked_launches_ = 0;  // in a row
+  std::atomic<std::uint32_t> blocked_launches_{0};  // in a row
   bool launch_failed_ = false;
   bool stopped_ = false;
-  std::uint32_t launching_ = 0;  // launches under way, for which the mutex is released
+  std::atomic<std::uint32_t> launching_{0};  // launches under way; grows under the mutex only
   bool overflowed_ = false;
 };
 

@@ -8,21 +8,18 @@
 
 namespace gradprobe {
 
-Communicator::Batch* Communicator::batch(std::uint32_t serial) {
-  if (serial == kNoBatch) return nullptr;
-  Batch& b = (serial & kCapturedBit) != 0 ? captured_batches_[serial % kCapturedBatches]
-                                          : direct_batches_[serial % kDirectBatches];
-  return b.serial == serial ? &b : nullptr;
+// The newest batch takes no calls any more.
+[[gnu::noinline]] void Communicator::leave_batch() {
+  // Calls that no launch took: inline launches have told all their buffers by now.
+  if (current_->all_inline()) give_up(current_);
+  if (!current_->ends_later) close_results(*current_);
+  if (current_->captured && current_->slots == 0) free_captured_batch(current_);
+  current_ = nullptr;
 }
 
+// Null when there is no room for another one: never of direct ones.
 Communicator::Batch* Communicator::open_batch(bool captured) {
-  if (Batch* last = batch(current_); last != nullptr) {
-    // Calls of the last batch that no launch took: inline launches have told all their buffers by now.
-    if (last->all_inline()) give_up(last);
-    if (!last->ends_later) close_results(*last);
-    current_ = kNoBatch;
-    if (last->captured && last->slots == 0) free_captured_batch(last);
-  }
+  if (current_ != nullptr) leave_batch();
   Batch* b = nullptr;
   std::uint32_t serial = kNoBatch;
   if (captured) {
@@ -40,7 +37,7 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
   b->serial = serial;
   b->captured = captured;
   b->first_op = next_op_;
-  current_ = serial;
+  current_ = b;
   return b;
 }
 
@@ -104,7 +101,7 @@ void Communicator::reclaim_captured_slots() {
     Batch* b = batch(slot.batch);
     if (b == nullptr) continue;
     if (b->slot == i) b->slot = kNoSlot;
-    if (--b->slots == 0 && b->serial != current_) free_captured_batch(b);
+    if (--b->slots == 0 && b != current_) free_captured_batch(b);
   }
 }
 
@@ -120,15 +117,9 @@ std::uint32_t Communicator::take_captured_entries(std::uint32_t entries) {
   return kNoOp;
 }
 
-Op* Communicator::op_of(Handle coll_api) {
-  if (coll_api.type() != HandleType::coll_api || coll_api.communicator() != id_) return nullptr;
-  const std::uint64_t payload = coll_api.payload();
-  if ((payload & kCapturedOp) != 0) {
-    Op& op = tables_.captured[payload % kCapturedOps];
-    return op.batch != kNoBatch && captured_payload(op) == payload ? &op : nullptr;
-  }
-  Op& op = tables_.direct_op(payload);
-  return op.index == payload && payload >= tables_.collected.load(std::memory_order_acquire) ? &op : nullptr;
+Op* Communicator::captured_op_of(std::uint64_t payload) {
+  Op& op = tables_.captured[payload % kCapturedOps];
+  return op.batch != kNoBatch && captured_payload(op) == payload ? &op : nullptr;
 }
 
 std::uint64_t Communicator::captured_payload(const Op& op) const {
@@ -179,84 +170,18 @@ void Communicator::give_up(Batch* b) {
   });
 }
 
-void Communicator::reclaim_slots() {
-  const std::uint64_t freed = tables_.slots_freed.load(std::memory_order_acquire);
-  for (; reclaimed_slots_ < freed; reclaimed_slots_++)
-    direct_entries_freed_ += tables_.slots[reclaimed_slots_ % kDirectSlots].arena_entries;
-}
-
-std::uint32_t Communicator::open_slot(Batch* b, std::uint32_t entries) {
-  close_results(*b);
-  std::uint32_t index = kNoSlot, first = 0;
-  if (b->captured) {
-    reclaim_captured_slots();
-    for (index = kDirectSlots; index < kDirectSlots + kCapturedSlots; index++)
-      if (tables_.slots[index].state.load(std::memory_order_relaxed) == SlotState::free) break;
-    if (index == kDirectSlots + kCapturedSlots) return kNoSlot;
-    first = take_captured_entries(entries);
-    if (first == kNoOp) return kNoSlot;
-    first += kDirectEntries;
-    b->slots++;
-  } else {
-    reclaim_slots();
-    const std::uint64_t opened = tables_.slots_opened.load(std::memory_order_relaxed);
-    if (opened - reclaimed_slots_ >= kDirectSlots || entries > kDirectEntries) return kNoSlot;
-    // A slot's entries lie in one piece: what is left at the end of the arena goes unused when it is too short.
-    std::uint32_t reserved = entries;
-    first = static_cast<std::uint32_t>(direct_entries_used_ % kDirectEntries);
-    if (first + entries > kDirectEntries) {
-      reserved += kDirectEntries - first;
-      first = 0;
-    }
-    if (direct_entries_used_ + reserved - direct_entries_freed_ > kDirectEntries) return kNoSlot;
-    direct_entries_used_ += reserved;
-    index = static_cast<std::uint32_t>(opened % kDirectSlots);
-    tables_.slots[index].arena_entries = reserved;
-  }
-  Slot& slot = tables_.slots[index];
-  slot.capacity.store(entries, std::memory_order_relaxed);
-  slot.first_entry = first;
-  slot.entries.store(0, std::memory_order_relaxed);
-  slot.batch = b->serial;
-  slot.launched.store(false, std::memory_order_relaxed);
-  slot.failed.store(false, std::memory_order_relaxed);
-  slot.results_launched.store(0, std::memory_order_relaxed);
-  slot.results_open.store(b->results_wanted, std::memory_order_relaxed);
-  slot.result_failed.store(false, std::memory_order_relaxed);
-  slot.result_ambiguous.store(false, std::memory_order_relaxed);
-  slot.inline_entries = 0;
-  slot.result_ctas = 0;
-  gate::GateSlot& shared = channel_->slot(index);
-  shared.entries = 0;
-  shared.first_entry = first;
-  shared.runs = 0;
-  shared.result_runs = 0;
-  std::atomic_ref<std::uint32_t>(shared.dropped).store(0, std::memory_order_relaxed);  // the collector reads it of all
-  std::atomic_ref<std::uint32_t>(shared.state).store(gate::kSlotOpen, std::memory_order_release);
-  slot.state.store(SlotState::open, std::memory_order_release);
-  b->slot = index;
+// A slot for a graph, its first entry set; kNoSlot if there is none.
+std::uint32_t Communicator::take_captured_slot(std::uint32_t entries) {
+  reclaim_captured_slots();
+  std::uint32_t index = kDirectSlots;
+  while (index < kDirectSlots + kCapturedSlots &&
+         tables_.slots[index].state.load(std::memory_order_relaxed) != SlotState::free)
+    index++;
+  if (index == kDirectSlots + kCapturedSlots) return kNoSlot;
+  const std::uint32_t first = take_captured_entries(entries);
+  if (first == kNoOp) return kNoSlot;
+  tables_.slots[index].first_entry = kDirectEntries + first;
   return index;
-}
-
-void Communicator::place(Op* op, Batch* b, std::uint32_t index) {
-  Slot& slot = tables_.slots[index];
-  const std::uint32_t n = slot.entries.load(std::memory_order_relaxed);
-  const std::uint32_t at = slot.first_entry + n;
-  gate::GateEntry& entry = channel_->entry(at);
-  entry = gate::GateEntry{};
-  entry.input = op->send;
-  entry.count = op->count;
-  entry.output = op->result_wanted ? op->recv : 0;
-  entry.output_count = op->output_count;
-  entry.key = gate::mix64(key_base_ ^ op->ordinal);
-  entry.datatype = static_cast<std::uint8_t>(op->datatype);
-  entry.mode = op->mode;
-  tables_.entry_op[at] = op;
-  tables_.entry_index[at] = op->index;
-  tables_.entry_ordinal[at] = op->ordinal;
-  slot.entries.store(n + 1, std::memory_order_release);
-  op->placed = true;
-  b->placed++;
 }
 
 // A batch of many launches gets a slot for each, with room for all that is left: what a slot doesn't use is given back.
@@ -268,28 +193,11 @@ void Communicator::give_back_entries(std::uint32_t index, std::uint32_t used) {
     for (std::uint32_t e = used; e < capacity; e++) captured_entries_.reset(slot.first_entry - kDirectEntries + e);
   } else if (opened % kDirectSlots == (index + 1) % kDirectSlots) {
     direct_entries_used_ -= capacity - used;
-    slot.arena_entries -= capacity - used;
+    slot.arena_end = direct_entries_used_;
   } else {
     return;  // others have followed in the arena
   }
   slot.capacity.store(used, std::memory_order_relaxed);
-}
-
-void Communicator::publish(std::uint32_t index) {
-  Slot& slot = tables_.slots[index];
-  if (slot.state.load(std::memory_order_relaxed) != SlotState::open) return;
-  slot.state.store(SlotState::published, std::memory_order_release);
-  const std::uint32_t entries = slot.entries.load(std::memory_order_relaxed);
-  give_back_entries(index, entries);
-  if (slot.inline_entries == entries) {
-    // The launch just made has completed all results.
-    slot.results_open.store(false, std::memory_order_release);
-  } else if (slot.inline_entries != 0 || !slot.grouped) {
-    drop_results(index);
-  }
-  gate::GateSlot& shared = channel_->slot(index);
-  shared.entries = entries;
-  std::atomic_ref<std::uint32_t>(shared.state).store(gate::kSlotPublished, std::memory_order_release);
 }
 
 void Communicator::cancel(std::uint32_t index) {
@@ -313,7 +221,7 @@ bool Communicator::stop(std::chrono::milliseconds patience) {
 
 std::unique_ptr<GateChannel> Communicator::release() {
   const std::lock_guard lock(mutex_);
-  if (launching_ > 0) {
+  if (launching_.load(std::memory_order_acquire) > 0) {
     channel_->leave_memory();
     return nullptr;
   }
@@ -324,26 +232,9 @@ std::unique_ptr<GateChannel> Communicator::release() {
   tables_.direct.reset();
   tables_.captured.reset();
   tables_.slots.reset();
-  tables_.entry_op.reset();
-  tables_.entry_index.reset();
-  tables_.entry_ordinal.reset();
+  tables_.entry_owners.reset();
   marks_.release();
   return std::move(channel_);
-}
-
-void Communicator::expire(std::uint32_t slot) {
-  // The only place where the collector takes this mutex, after a failure that callbacks no longer wait for.
-  const std::lock_guard lock(mutex_);
-  if (tables_.slots[slot].state.load(std::memory_order_relaxed) != SlotState::open) return;
-  Batch* b = batch(tables_.slots[slot].batch);
-  if (b != nullptr && b->captured && tables_.slots[slot].entries.load(std::memory_order_relaxed) > 0) {
-    miss_unplaced(b, Missed::no_events, false);
-    publish(slot);
-  } else if (b != nullptr && !b->captured && b->slot == slot) {
-    give_up(b);
-  } else {
-    cancel(slot);
-  }
 }
 
 bool Communicator::graphs_alive() {

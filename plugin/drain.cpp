@@ -119,7 +119,7 @@ void Drain::end_released_slots(std::uint32_t released) {
       continue;
     if (replay_slot_ == i) write_replay();
     const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
-    for (std::uint32_t e = 0; e < entries; e++) results_.forget(tables_.entry_ordinal[slot.first_entry + e]);
+    for (std::uint32_t e = 0; e < entries; e++) results_.forget(tables_.entry_owners[slot.first_entry + e].ordinal);
     count_dropped_replays(i);
     // Counted; the slot's next graph starts from 0.
     std::atomic_ref<std::uint32_t>(channel_->slot(i).dropped).store(0, std::memory_order_relaxed);
@@ -226,7 +226,7 @@ void Drain::take_slot_status(const gate::Result& result) {
     // As records, so that the steps of all ranks stay the same.
     const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
     for (std::uint32_t e = one_entry ? result.entry : 0; e < (one_entry ? result.entry + 1 : entries); e++)
-      miss_replayed(result, *tables_.entry_op[slot.first_entry + e], reason);
+      miss_replayed(result, *tables_.entry_owners[slot.first_entry + e].op, reason);
     // NCCL launches some collectives without a word: replays must not wait for their buffers again and again.
     const std::uint32_t timeouts = view.timeouts + (view.timed_out ? 1 : 0);
     if (view.timed_out && timeouts == kReplaysThatWait) communicator_->expire(result.slot);
@@ -240,7 +240,7 @@ void Drain::miss_replayed_results(const gate::Result& result, bool one_entry, Mi
   write_replay();
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < entries; i++) {
-    const Op& op = *tables_.entry_op[slot.first_entry + i];
+    const Op& op = *tables_.entry_owners[slot.first_entry + i].op;
     if (!op.result_wanted || (one_entry && i != result.entry)) continue;
     RecordHead record = result_record_of(op);
     record.replay = result.run;
@@ -283,12 +283,12 @@ void Drain::take(const gate::Result& result) {
   const std::uint32_t at = slot.first_entry + result.entry;
   if (result.pass == gate::kResultPass) {
     if (result.slot >= kDirectSlots)
-      take_replayed_result(result, *tables_.entry_op[at]);
+      take_replayed_result(result, *tables_.entry_owners[at].op);
     else
-      take_direct_result(result, tables_.entry_ordinal[at]);
+      take_direct_result(result, tables_.entry_owners[at].ordinal);
     return;
   }
-  Op& op = *tables_.entry_op[at];
+  Op& op = *tables_.entry_owners[at].op;
   if (moved(op, result.run)) {
     ring_->count_missed(Missed::ambiguous);
     if (!op.refused.load(std::memory_order_acquire)) miss_replayed(result, op, Missed::ambiguous);
@@ -376,8 +376,8 @@ void Drain::end_entries(std::uint32_t index) {
     reason = Missed::ambiguous;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < entries; i++) {
-    if (tables_.entry_index[slot.first_entry + i] < collected_) continue;  // the op's place may be another's by now
-    Op& op = *tables_.entry_op[slot.first_entry + i];
+    if (tables_.entry_owners[slot.first_entry + i].index < collected_) continue;  // the op's place may be another's by now
+    Op& op = *tables_.entry_owners[slot.first_entry + i].op;
     if (op.state.load(std::memory_order_acquire) != OpState::announced) continue;
     op.reason = reason;
     op.state.store(OpState::missed, std::memory_order_release);
@@ -396,7 +396,7 @@ void Drain::end_results(const Slot& slot, Missed missed) {
     last = kNoLaunch;
   }
   for (std::uint32_t i = 0; i < entries; i++)
-    results_.complete(tables_.entry_ordinal[slot.first_entry + i], last, missed);
+    results_.complete(tables_.entry_owners[slot.first_entry + i].ordinal, last, missed);
 }
 
 void Drain::write_missed(Op* op) {

@@ -65,15 +65,20 @@ bool GateChannel::renew(const Config& config) {
   for (StreamUse& use : streams_) use = {};
   stream_uses_ = 0;
   launches_.store(0, std::memory_order_relaxed);
-  take_settings(config);
+  set_common_params(config);
   return true;
 }
 
-void GateChannel::take_settings(const Config& config) {
-  sketch_floats_ = config.sketch_floats;
-  timeout_ns_ = std::uint64_t{config.gate_timeout_ms} * 1000000u;
-  max_ctas_ = config.max_ctas;
-  flags_ = config.count_zeros ? gate::kCountZeros : 0;
+void GateChannel::set_common_params(const Config& config) {
+  params_.arena = reinterpret_cast<const gate::GateEntry*>(device_base_ + entries_at_);
+  params_.control = reinterpret_cast<gate::GateControl*>(device_base_ + control_at_);
+  params_.results = reinterpret_cast<unsigned char*>(device_base_ + results_at_);
+  params_.channel = reinterpret_cast<gate::ChannelState*>(device_memory_);
+  params_.timeout_ns = std::uint64_t{config.gate_timeout_ms} * 1000000u;
+  params_.result_capacity = kResults;
+  params_.sketch_floats = sketch_floats_;
+  params_.workspace_ctas = max_ctas_;
+  params_.flags = config.count_zeros ? gate::kCountZeros : 0;
 }
 
 std::unique_ptr<GateChannel> GateChannel::create(const CudaDriver& cuda, const Config& config, std::string* why) {
@@ -114,7 +119,8 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
         r != CUDA_SUCCESS)
       return fail(gate::kMeasureKernels[i], "cuModuleGetFunction", r);
 
-  take_settings(config);
+  sketch_floats_ = config.sketch_floats;
+  max_ctas_ = config.max_ctas;
   entries_at_ = sizeof(gate::GateSlot) * kSlots;
   control_at_ = entries_at_ + sizeof(gate::GateEntry) * kEntries;
   results_at_ = control_at_ + sizeof(gate::GateControl);
@@ -142,12 +148,15 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   control_ = reinterpret_cast<gate::GateControl*>(host_ + control_at_);
   results_ = host_ + results_at_;
   constexpr std::size_t kAlignment = alignof(gate::WorkspaceHead);
-  workspaces_at_ =
+  const std::size_t workspaces_at =
       (sizeof(gate::ChannelState) + sizeof(gate::SlotRuns) * kSlots + kAlignment - 1) / kAlignment * kAlignment;
-  workspace_bytes_ = gate::workspace_layout(sketch_floats_, max_ctas_).bytes;
-  device_bytes_ = workspaces_at_ + workspace_bytes_ * kWorkspaces;
+  const std::size_t workspace_bytes = gate::workspace_layout(sketch_floats_, max_ctas_).bytes;
+  device_bytes_ = workspaces_at + workspace_bytes * kWorkspaces;
   if (const CUresult r = cuda_.mem_alloc(&device_memory_, device_bytes_); r != CUDA_SUCCESS)
     return fail("can't allocate the workspaces", "cuMemAlloc", r);
+  slot_runs_ = device_memory_ + sizeof(gate::ChannelState);
+  for (std::uint32_t i = 0; i < kWorkspaces; i++) workspaces_[i] = device_memory_ + workspaces_at + workspace_bytes * i;
+  set_common_params(config);
   return true;
 }
 
@@ -184,23 +193,13 @@ bool GateChannel::warm_up(std::string* why) {
 
 CUresult GateChannel::launch(const PassLaunch& pass, CUstream stream, std::uint32_t* number) const {
   const ScopedContext context(cuda_, context_);
-  const CUdeviceptr slot_runs = device_memory_ + sizeof(gate::ChannelState) + sizeof(gate::SlotRuns) * pass.slot;
-  gate::GateParams params{};
+  gate::GateParams params = params_;
   params.slot = reinterpret_cast<gate::GateSlot*>(device_base_ + sizeof(gate::GateSlot) * pass.slot);
-  params.arena = reinterpret_cast<const gate::GateEntry*>(device_base_ + entries_at_);
-  params.control = reinterpret_cast<gate::GateControl*>(device_base_ + control_at_);
-  params.results = reinterpret_cast<unsigned char*>(device_base_ + results_at_);
-  params.channel = reinterpret_cast<gate::ChannelState*>(device_memory_);
-  params.slot_runs = reinterpret_cast<gate::SlotRuns*>(slot_runs);
-  params.workspace =
-      reinterpret_cast<gate::WorkspaceHead*>(device_memory_ + workspaces_at_ + workspace_bytes_ * pass.workspace);
+  params.slot_runs = reinterpret_cast<gate::SlotRuns*>(slot_runs_ + sizeof(gate::SlotRuns) * pass.slot);
+  params.workspace = reinterpret_cast<gate::WorkspaceHead*>(workspaces_[pass.workspace]);
   params.first_arrival = pass.first_arrival;
-  params.timeout_ns = timeout_ns_;
   params.slot_index = pass.slot;
-  params.result_capacity = kResults;
-  params.sketch_floats = sketch_floats_;
-  params.workspace_ctas = max_ctas_;
-  params.flags = flags_ | (pass.replayed ? gate::kReplayed : 0);
+  if (pass.replayed) params.flags |= gate::kReplayed;
   params.launch = *number = launches_.fetch_add(1, std::memory_order_relaxed) + 1;
   params.pass = pass.pass;
   void* arguments[] = {&params};

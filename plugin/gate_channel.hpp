@@ -117,7 +117,7 @@ class GateChannel {
   bool warm_up(std::string* why);
   static std::unique_ptr<GateChannel> take_retired(const CudaDriver& cuda, const Config& config);
   bool renew(const Config& config);
-  void take_settings(const Config& config);
+  void set_common_params(const Config& config);
 
   const CudaDriver& cuda_;
   bool left_ = false;
@@ -134,7 +134,9 @@ class GateChannel {
   gate::GateControl* control_ = nullptr;
   unsigned char* results_ = nullptr;
   CUdeviceptr device_memory_ = 0;  // ChannelState, SlotRuns[kSlots], workspaces
-  std::size_t workspaces_at_ = 0, workspace_bytes_ = 0, device_bytes_ = 0;
+  CUdeviceptr slot_runs_ = 0;
+  CUdeviceptr workspaces_[kWorkspaces] = {};
+  std::size_t device_bytes_ = 0;
   struct StreamUse {
     CUstream stream = nullptr;
     std::uint64_t last = 0;  // 0: never used
@@ -142,10 +144,9 @@ class GateChannel {
   StreamUse streams_[kWorkspaces];
   std::uint64_t stream_uses_ = 0;
   mutable std::atomic<std::uint32_t> launches_{0};
-  std::uint64_t timeout_ns_ = 0;
+  gate::GateParams params_{};  // what all launches have in common
   std::uint32_t sketch_floats_ = 0;
   std::uint32_t max_ctas_ = 0;
-  std::uint32_t flags_ = 0;
   unsigned char uuid_[16] = {};
   std::string device_name_;
 };

@@ -27,7 +27,8 @@ inline constexpr std::uint32_t kMaxCommunicators = 1024;  // of one process at a
 struct CommunicatorId {
   std::uint32_t index = 0;
   std::uint32_t generation = 0;
-  bool operator==(const CommunicatorId&) const = default;
+  std::uint64_t number() const { return std::uint64_t{generation} << 32 | index; }
+  bool operator==(const CommunicatorId& other) const { return number() == other.number(); }
 };
 
 class Handle {
@@ -39,6 +40,13 @@ class Handle {
       : bits_(static_cast<std::uint64_t>(type) << 61 | (std::uint64_t{id.generation} & 0x7F) << 54 |
               (std::uint64_t{id.index} & 0x3FF) << 44 | (payload & kPayloadMask)) {}
   explicit Handle(const void* opaque) : bits_(reinterpret_cast<std::uint64_t>(opaque)) {}
+
+  // The same with a payload: of a handle that has none yet.
+  Handle with(std::uint64_t payload) const {
+    Handle handle = *this;
+    handle.bits_ |= payload & kPayloadMask;
+    return handle;
+  }
 
   HandleType type() const { return static_cast<HandleType>(bits_ >> 61); }
   CommunicatorId communicator() const {

@@ -19,7 +19,8 @@ BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool capt
   kernel_launch_start(group, stream);
 
   const std::lock_guard lock(mutex_);
-  BegunCalls begun = hand_over_launch();
+  BegunCalls begun{t_links.batch, t_links.result_slot, next_op_};
+  t_links = {};
   if (stopped_) return {};
   // Where the tables are full, the newest batch is not that of these calls.
   if (Batch* b = batch(begun.batch); b != nullptr && b->last_group == group.payload())
@@ -32,22 +33,24 @@ BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool capt
 void Communicator::end_calls(const BegunCalls& begun, CallOutcome outcome, void* stream) {
   std::unique_lock lock(mutex_);
   if (stopped_) return;
-  if (Batch* b = batch(begun.batch); b != nullptr) {
-    if (outcome == CallOutcome::refused) {
-      for_each_op(*b, [](Op& op) {
-        op.refused.store(true, std::memory_order_release);
-        if (op.captured) op.moved_from.store(0, std::memory_order_release);  // no replay of it is a collective
-      });
-    }
-    if (begun.slot != kNoSlot && tables_.slots[begun.slot].batch == b->serial) {
-      Slot& slot = tables_.slots[begun.slot];
-      if (outcome == CallOutcome::launched && !launch_failed_ && slot.results_open.load(std::memory_order_relaxed))
-        launch_result(&lock, *b, begun.slot, stream);
-      slot.results_open.store(false, std::memory_order_release);
-    }
+  const Batch* b = batch(begun.batch);
+  if (b != nullptr && outcome == CallOutcome::refused) {
+    for_each_op(*b, [](Op& op) {
+      op.refused.store(true, std::memory_order_release);
+      if (op.captured) op.moved_from.store(0, std::memory_order_release);  // no replay of it is a collective
+    });
   }
   if (tables_.announced.load(std::memory_order_relaxed) < begun.end_op)
     tables_.announced.store(begun.end_op, std::memory_order_release);
+  if (b == nullptr || begun.slot == kNoSlot || tables_.slots[begun.slot].batch != b->serial) return;
+  Slot& slot = tables_.slots[begun.slot];
+  const bool completes =
+      outcome == CallOutcome::launched && !launch_failed_ && slot.results_open.load(std::memory_order_relaxed);
+  PassLaunch pass;
+  if (completes) pass = prepare_result(*b, begun.slot, stream);
+  slot.results_open.store(false, std::memory_order_release);
+  lock.unlock();
+  if (completes) launch_result(pass, stream);
 }
 
 void Communicator::void_results() {

@@ -78,7 +78,7 @@ struct Slot {
   std::atomic<bool> result_ambiguous{false};
   std::uint32_t first_entry = 0;
   std::atomic<std::uint32_t> capacity{0};  // entries; those used once it is published
-  std::uint32_t arena_entries = 0;         // direct: capacity, and what was left unused at the arena's end before it
+  std::uint64_t arena_end = 0;             // direct: entries of the arena handed out so far, this slot's the last
   std::atomic<std::uint32_t> entries{0};
   std::uint32_t inline_entries = 0;  // of these, told inline
   bool grouped = false;              // the launch that opened it has a GroupApi
@@ -89,14 +89,18 @@ struct Slot {
   std::uint32_t result_kernel = 0, result_ctas = 0;  // of all result passes; 0 thread blocks: none yet
 };
 
+// Whose input an entry of the arena is. The numbers outlive the op: its place may be another's by now.
+struct EntryOwner {
+  Op* op = nullptr;
+  std::uint64_t index = 0;
+  std::uint64_t ordinal = 0;
+};
+
 struct OpTables {
   std::unique_ptr<Op[]> direct = std::make_unique<Op[]>(kDirectOps);
   std::unique_ptr<Op[]> captured = std::make_unique<Op[]>(kCapturedOps);
   std::unique_ptr<Slot[]> slots = std::make_unique<Slot[]>(kSlots);
-  std::unique_ptr<Op*[]> entry_op = std::make_unique<Op*[]>(kEntries);  // whose input the entry is
-  // And its numbers, which outlive the op.
-  std::unique_ptr<std::uint64_t[]> entry_index = std::make_unique<std::uint64_t[]>(kEntries);
-  std::unique_ptr<std::uint64_t[]> entry_ordinal = std::make_unique<std::uint64_t[]>(kEntries);
+  std::unique_ptr<EntryOwner[]> entry_owners = std::make_unique<EntryOwner[]>(kEntries);
 
   std::atomic<std::uint64_t> calls{0};         // collective calls on the communicator, recorded or not
   std::atomic<std::uint64_t> announced{0};     // ops handed over; op i is direct[i % kDirectOps]

@@ -22,8 +22,9 @@
 // them, are steps here, and so is each of several equal layers. Steps of more than 1024 ops aren't found. Marks
 // (gradprobe.h) or GRADPROBE_OPS_PER_STEP tell.
 //
-// Cost of an op: a comparison and some stores while it continues the pattern; while a pattern is searched, a visit to
-// each of the last 1024 ops that it equals; a few passes over 1024 ops when one is found.
+// Cost of an op: a comparison while it continues the pattern (the first that doesn't makes up for up to 4096 of them);
+// while a pattern is searched, a visit to each of the last 1024 ops that it equals; a few passes over 1024 ops when one
+// is found.
 #pragma once
 
 #include <algorithm>
@@ -36,14 +37,15 @@
 
 namespace gradprobe {
 
-// The lowest bit says that the input is tiny (a loss or another scalar), the next one that it is of integers: neither
-// is a bucket of gradients, which helps to find where a step ends.
+// Different for all functions, datatypes and counts below 2^40: a bijection (times an odd number, xor with a shift) but
+// for the two lowest bits, and no two of its products differ in these alone. The lowest bit says that the input is tiny
+// (a loss or another scalar), the next one that it is of integers: neither is a bucket of gradients, which helps to
+// find where a step ends.
 constexpr std::uint64_t step_signature(Function function, Datatype datatype, std::uint64_t count) {
-  std::uint64_t z = count * 0x9E3779B97F4A7C15ull + (std::uint64_t{static_cast<std::uint8_t>(function)} << 8) +
-                    std::uint64_t{static_cast<std::uint8_t>(datatype)};
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  z ^= z >> 31;
+  std::uint64_t z = count + (std::uint64_t{static_cast<std::uint8_t>(function)} << 56) +
+                    (std::uint64_t{static_cast<std::uint8_t>(datatype)} << 48);
+  z *= 0x9E3779B97F4A7C15ull;
+  z ^= z >> 32;
   return (z & ~std::uint64_t{3}) | (count <= kMaxRawElements ? 1u : 0u) |
          (static_cast<std::uint8_t>(datatype) < static_cast<std::uint8_t>(Datatype::f16) ? 2u : 0u);
 }
@@ -129,9 +131,11 @@ class StepDetector {
       return {true, op / override_, static_cast<std::uint32_t>(op % override_), static_cast<std::uint32_t>(override_),
               false};
     }
+    if (period_ != 0 && signature == pattern_[phase_]) [[likely]]
+      return advance();
+    remember_pattern(op);
     remember(op, signature);
-    if (period_ == 0) return search(op);
-    return signature == pattern_[phase_] ? advance() : surprise(op, signature);
+    return period_ == 0 ? search(op) : surprise(op, signature);
   }
 
   // True when the last feed() established a period (also after an earlier one was lost).
@@ -185,6 +189,20 @@ class StepDetector {
     if (op == 0) first_ = signature;
     if (leading_ == op && !signature_is_bucket(signature)) leading_++;
     if (!signature_is_tiny(signature)) last_large_ = op;
+    remembered_ = op + 1;
+  }
+
+  // The ops before `op` that are not remembered yet: all of them continued the pattern.
+  void remember_pattern(std::uint64_t op) {
+    if (remembered_ == op) return;
+    // A pattern is established when each of its ops has been seen: without a bucket so far, it has none.
+    if (leading_ == remembered_) leading_ = op;
+    const std::uint64_t from = std::max(remembered_, op - std::min<std::uint64_t>(op, kHistory));
+    auto phase = static_cast<std::uint32_t>((phase_ + period_ - (op - from) % period_) % period_);
+    for (std::uint64_t i = from; i < op; i++) {
+      remember(i, pattern_[phase]);
+      if (++phase == period_) phase = 0;
+    }
   }
 
   Position search(std::uint64_t op) {
@@ -354,6 +372,7 @@ class StepDetector {
   std::array<Extra, kExtras> extras_{};
   std::uint64_t extras_seen_ = 0;  // since the pattern was established
   std::uint64_t fed_ = 0;
+  std::uint64_t remembered_ = 0;  // ops in the history
   std::uint64_t first_ = 0;
   std::uint64_t leading_ = 0;
   std::uint64_t last_large_ = kNone;

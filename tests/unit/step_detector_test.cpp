@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <algorithm>
 #include <random>
 
 #include "reference_step_detector.hpp"
@@ -282,6 +283,19 @@ TEST(StepDetector, LikeTheReferenceOnStructuredSequences) {
   }
 }
 
+// Longer than the history: what regular ops leave in it is the same as if each had been looked at.
+TEST(StepDetector, LikeTheReferenceBehindLongRegularStretches) {
+  for (const std::string regular : {"L", "LM", "A", "ABC", "ABCL", "LABCM"}) {
+    for (const int times_in_all : {40, 1365, 1366, 1500, 5000}) {
+      for (const std::string& then : {times("AB", 40), times("LAB", 40), times("V", 1), times("M", 9) + times("ABL", 20),
+                                      "VWXYZVWXYZVW" + times(regular, 20)}) {
+        expect_like_reference(test::signatures_of(times(regular, times_in_all) + then + times(regular + "V", 12)));
+        if (HasFatalFailure()) FAIL() << times_in_all << " x " << regular << ", then " << then;
+      }
+    }
+  }
+}
+
 TEST(StepDetector, NeverAllocatesAfterConstruction) {
   const auto signatures = test::signatures_of(times("ABCL", 30) + times("VWXYZ", 3) + times("ABCDL", 30));
   StepDetector detector;
@@ -299,6 +313,23 @@ TEST(StepSignature, TellsFunctionDatatypeAndCountApart) {
   EXPECT_FALSE(signature_is_tiny(s));
   EXPECT_TRUE(signature_is_tiny(step_signature(Function::all_reduce, Datatype::f32, 8)));
   EXPECT_FALSE(signature_is_tiny(step_signature(Function::all_reduce, Datatype::f32, 9)));
+}
+
+// Counts that lie close together or are round, with every function and datatype.
+TEST(StepSignature, IsDifferentForDifferentCalls) {
+  std::vector<std::uint64_t> counts;
+  for (std::uint64_t i = 1; i < 500; i++) counts.insert(counts.end(), {i, 1024 * i, i << 30, (1ull << 40) - i});
+  for (unsigned bit = 0; bit < 40; bit++) counts.insert(counts.end(), {1ull << bit, 3ull << bit >> 1});
+  std::sort(counts.begin(), counts.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+  std::vector<std::uint64_t> signatures;
+  for (unsigned function = 0; function <= 5; function++)
+    for (unsigned datatype = 0; datatype <= 11; datatype++)
+      for (const std::uint64_t count : counts)
+        signatures.push_back(
+            step_signature(static_cast<Function>(function), static_cast<Datatype>(datatype), count));
+  std::sort(signatures.begin(), signatures.end());
+  EXPECT_EQ(std::unique(signatures.begin(), signatures.end()), signatures.end());
 }
 
 }  // namespace
