@@ -58,20 +58,14 @@ Datatype datatype_of(const char* name) {
 
 namespace {
 
-void stop_own(Handle handle) {
-  switch (handle.type()) {
-    case HandleType::group_api:
-      Communicator::group_api_stop();
-      break;
-    case HandleType::kernel_launch:
-      if (Communicator* c = Process::find(handle, HandleType::kernel_launch); c != nullptr) c->kernel_launch_stop();
-      break;
-    case HandleType::group:
-      if (Communicator* c = Process::find(handle, HandleType::group); c != nullptr) c->group_stop();
-      break;
-    default:  // of calls nothing is to be heard
-      break;
-  }
+[[gnu::always_inline]] inline void stop_own(Handle handle) {
+  if (handle.type() == HandleType::group_api) {
+    Communicator::group_api_stop();
+  } else if (handle.type() == HandleType::kernel_launch) {
+    if (Communicator* c = Process::find(handle, HandleType::kernel_launch); c != nullptr) c->kernel_launch_stop();
+  } else if (handle.type() == HandleType::group) {
+    if (Communicator* c = Process::find(handle, HandleType::group); c != nullptr) c->group_stop();
+  }  // of calls nothing is to be heard
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ Function function_of(std::uint8_t number);
 Datatype datatype_of(const char* name);
 Datatype datatype_of(std::uint8_t number);
 
+// Apart: it needs more registers than other events.
 template <typename Descriptor>
-Handle start_call(Communicator* c, const Descriptor& d) {
+[[gnu::noinline]] Handle start_call(Communicator* c, const Descriptor& d) {
   const auto& e = d.coll_api;
   Communicator::CallNames& names = c->last_names();
   if (names.function_name != e.func) {
@@ -35,7 +36,7 @@ Handle start_call(Communicator* c, const Descriptor& d) {
 
 // gradprobe's own side of an event, for versions that tell the stream before the launch (5 and later).
 template <typename Descriptor>
-Handle start_own(Communicator* c, const Descriptor& d) requires requires {
+[[gnu::always_inline]] inline Handle start_own(Communicator* c, const Descriptor& d) requires requires {
   d.coll_api;
 }
 {

@@ -224,8 +224,7 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
   Handle handle = call_handle_.with(next_op_);
   if (captured != nullptr) {
     direct->state.store(OpState::captured, std::memory_order_release);
-    if (!op.eligible)
-      tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
+    if (!op.eligible) tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
     handle = call_handle_.with(captured_payload(op));
     add(op, b);
   }

@@ -190,7 +190,7 @@ class Communicator {
     std::uint64_t first_group = 0, last_group = 0;
     std::uint32_t slot = kNoSlot;
     bool captured = false;
-    bool ends_later = false;  // its results stay open until end_calls()
+    bool ends_later = false;      // its results stay open until end_calls()
     MeasurePlan inputs, results;  // of all its buckets; of those whose results are wanted
     // Callbacks may tell buffers only while this holds. Then the slot's gate came before every launch they can be of.
     bool all_inline() const { return inline_launches == launches; }
@@ -332,12 +332,12 @@ class Communicator {
   std::unique_ptr<Batch[]> captured_batches_ = std::make_unique<Batch[]>(kCapturedBatches);
   std::uint32_t direct_batches_opened_ = 0;
   std::uint32_t captured_generation_ = 0, captured_batch_at_ = 0;
-  Batch* current_ = nullptr;          // the newest, if it has not been finished
-  std::uint64_t next_op_ = 0;         // index; `announced` lies behind while calls are provisional
-  std::uint64_t op_limit_ = 0;        // no op from here on has a place, as far as is known
+  Batch* current_ = nullptr;    // the newest, if it has not been finished
+  std::uint64_t next_op_ = 0;   // index; `announced` lies behind while calls are provisional
+  std::uint64_t op_limit_ = 0;  // no op from here on has a place, as far as is known
   std::uint64_t direct_entries_used_ = 0, direct_entries_freed_ = 0;  // running totals; the arena is a ring
   std::uint64_t direct_slots_freed_ = 0;                              // as far as is known
-  std::uint32_t free_captured_op_ = kNoOp;  // a list by Op::next
+  std::uint32_t free_captured_op_ = kNoOp;                            // a list by Op::next
   std::bitset<kCapturedEntries> captured_entries_;
   std::uint32_t reclaimed_captured_slots_ = 0;
   std::atomic<bool> gates_in_vain_{false};

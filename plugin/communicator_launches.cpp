@@ -139,8 +139,8 @@ inline bool Communicator::awaits(const Slot& slot, const Batch& b) {
 // Nothing of the batch is open any more: all its buffers are published, and no launch can complete a result of it. So
 // the next call needn't ask.
 inline void Communicator::finish(Batch* b) {
-  if (b->captured || (b->results_wanted && b->slot != kNoSlot &&
-                      tables_.slots[b->slot].results_open.load(std::memory_order_relaxed)))
+  if (b->captured ||
+      (b->results_wanted && b->slot != kNoSlot && tables_.slots[b->slot].results_open.load(std::memory_order_relaxed)))
     return;
   if (current_ == b) current_ = nullptr;
   b->serial = kNoBatch;

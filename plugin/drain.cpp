@@ -376,7 +376,8 @@ void Drain::end_entries(std::uint32_t index) {
     reason = Missed::ambiguous;
   const std::uint32_t entries = slot.entries.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < entries; i++) {
-    if (tables_.entry_owners[slot.first_entry + i].index < collected_) continue;  // the op's place may be another's by now
+    if (tables_.entry_owners[slot.first_entry + i].index < collected_)
+      continue;  // the op's place may be another's by now
     Op& op = *tables_.entry_owners[slot.first_entry + i].op;
     if (op.state.load(std::memory_order_acquire) != OpState::announced) continue;
     op.reason = reason;

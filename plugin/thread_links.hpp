@@ -17,10 +17,10 @@ enum class LaunchPhase : std::uint32_t {
 struct ThreadLinks {
   // Of the last launch. Communicators by CommunicatorId::number().
   LaunchPhase phase = LaunchPhase::none;
-  std::uint32_t batch = 0;               // whose calls it may carry; 0: none
+  std::uint32_t batch = 0;  // whose calls it may carry; 0: none
   std::uint64_t communicator = 0;
-  std::uint32_t slot = kNoSlot;          // whose gate waits for its buffers
-  std::uint32_t result_slot = kNoSlot;   // whose results it completes
+  std::uint32_t slot = kNoSlot;         // whose gate waits for its buffers
+  std::uint32_t result_slot = kNoSlot;  // whose results it completes
   void* stream = nullptr;
   // Between a group's start and stop.
   std::uint64_t group_communicator = 0;

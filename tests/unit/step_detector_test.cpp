@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 #include <gradprobe/step_detector.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
-#include <algorithm>
 #include <random>
 
 #include "reference_step_detector.hpp"
@@ -287,8 +287,8 @@ TEST(StepDetector, LikeTheReferenceOnStructuredSequences) {
 TEST(StepDetector, LikeTheReferenceBehindLongRegularStretches) {
   for (const std::string regular : {"L", "LM", "A", "ABC", "ABCL", "LABCM"}) {
     for (const int times_in_all : {40, 1365, 1366, 1500, 5000}) {
-      for (const std::string& then : {times("AB", 40), times("LAB", 40), times("V", 1), times("M", 9) + times("ABL", 20),
-                                      "VWXYZVWXYZVW" + times(regular, 20)}) {
+      for (const std::string& then : {times("AB", 40), times("LAB", 40), times("V", 1),
+                                      times("M", 9) + times("ABL", 20), "VWXYZVWXYZVW" + times(regular, 20)}) {
         expect_like_reference(test::signatures_of(times(regular, times_in_all) + then + times(regular + "V", 12)));
         if (HasFatalFailure()) FAIL() << times_in_all << " x " << regular << ", then " << then;
       }
@@ -326,8 +326,7 @@ TEST(StepSignature, IsDifferentForDifferentCalls) {
   for (unsigned function = 0; function <= 5; function++)
     for (unsigned datatype = 0; datatype <= 11; datatype++)
       for (const std::uint64_t count : counts)
-        signatures.push_back(
-            step_signature(static_cast<Function>(function), static_cast<Datatype>(datatype), count));
+        signatures.push_back(step_signature(static_cast<Function>(function), static_cast<Datatype>(datatype), count));
   std::sort(signatures.begin(), signatures.end());
   EXPECT_EQ(std::unique(signatures.begin(), signatures.end()), signatures.end());
 }
