@@ -96,7 +96,7 @@ inline bool Communicator::is_plain(const CollApiEvent& e) const {
   }
   if (activations_) gradients = e.count < TrafficRole::kLarge;
   const bool tiny = is_tiny(e);
-  if (!selection_.takes(e.function, e.datatype, input_count(e), tiny)) return Missed::not_selected;
+  if (!selection_.takes_input(e.datatype, input_count(e), tiny)) return Missed::not_selected;
   if ((!tiny && !reduces(e.function)) || e.count == 0) return Missed::unsupported_function;
   if (e.function == Function::broadcast) {
     // From 2.29 on NCCL announces broadcasts and reports no launch. In a graph only the root would have a record.

@@ -26,8 +26,8 @@ struct Selection {
 
   bool takes_function(Function function) const { return (functions & bit(function)) != 0; }
   // Tiny inputs (losses and the like) are selected by their function only.
-  bool takes(Function function, Datatype datatype, std::uint64_t count, bool tiny) const {
-    return takes_function(function) && (tiny || (count >= min_count && (datatypes & bit(datatype)) != 0));
+  bool takes_input(Datatype datatype, std::uint64_t count, bool tiny) const {
+    return tiny || (count >= min_count && (datatypes & bit(datatype)) != 0);
   }
 };
 

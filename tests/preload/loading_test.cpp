@@ -92,10 +92,10 @@ TEST_F(PreloadLoading, NoNcclAtAll) {
 }
 
 TEST_F(PreloadLoading, AFunctionThatThisNcclLacks) {
-  const Outcome outcome = run_host("call ncclCommRevoke " PRELOAD_FRAMEWORK);
+  const Outcome outcome = run_host("call ncclCommShrink " PRELOAD_FRAMEWORK, "LD_LIBRARY_PATH=" OLD_NCCL);
   EXPECT_EQ(outcome.status, 0) << outcome.text;
   EXPECT_NE(outcome.text.find("returned 5"), std::string::npos) << outcome.text;  // ncclInvalidUsage
-  EXPECT_NE(outcome.text.find("ncclCommRevoke was called, but this process's NCCL has no such function"),
+  EXPECT_NE(outcome.text.find("ncclCommShrink was called, but this process's NCCL has no such function"),
             std::string::npos)
       << outcome.text;
 }

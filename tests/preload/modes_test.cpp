@@ -1,6 +1,10 @@
-// Every way of calling NCCL, as its oldest and its newest release that the stand-in knows.
+// Every way of calling NCCL, as releases from the oldest to the newest that the stand-in knows. What a release doesn't
+// have its library doesn't have either: ctest puts it on the library path.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "ranks.hpp"
@@ -10,9 +14,16 @@ namespace {
 
 class Preload : public testing::TestWithParam<const char*> {
  protected:
-  void SetUp() override { setenv("STANDIN_NCCL_VERSION", GetParam(), 1); }
+  void SetUp() override {
+    setenv("STANDIN_NCCL_VERSION", GetParam(), 1);
+    ASSERT_EQ(nccl_has("ncclCommInitRankConfig"), minor() >= 14) << "another release's library is loaded: use ctest";
+    ASSERT_EQ(nccl_has("ncclCommShrink"), minor() >= 23) << "another release's library is loaded: use ctest";
+  }
+  static int minor() { return std::atoi(GetParam() + 2); }
   RingFolder folder_;
 };
+class SinceConfigurations : public Preload {};  // 2.14
+class Newest : public Preload {};
 
 // In place, out of place, on two streams, several datatypes and functions.
 void plain(Rank& r) {
@@ -165,7 +176,7 @@ TEST_P(Preload, CapturedAndReplayed) {
         folder_);
 }
 
-TEST_P(Preload, CommunicatorsThatDontBlock) {
+TEST_P(SinceConfigurations, CommunicatorsThatDontBlock) {
   check(run([](Rank& r) {
           r.init("dp", 0, false);
           const auto tolerate = [&](ncclResult_t result) {
@@ -233,7 +244,8 @@ TEST_P(Preload, InitAll) {
   check(ranks, folder_);
 }
 
-// A thread that makes its communicators in a group, into variables that are gone when the group ends.
+// A thread that makes its communicators in a group, into variables that are gone when the group ends (before 2.14: that
+// are set then).
 TEST_P(Preload, InitInAGroup) {
   std::vector<Rank> ranks(kRanks);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
@@ -246,10 +258,15 @@ TEST_P(Preload, InitInAGroup) {
     CUDA_OK(cuDevicePrimaryCtxRetain(&r.context, i));
     CUDA_OK(cuCtxSetCurrent(r.context));
     CUDA_OK(cuStreamCreate(&r.stream, CU_STREAM_NON_BLOCKING));
+    Comm& c = r.comms[""];
+    c.rank = i;
+    if (minor() < 14) {
+      NCCL_OK(ncclCommInitRank(&c.comm, kRanks, id, i));
+      continue;
+    }
     auto variable = std::make_unique<ncclComm_t>();
     NCCL_OK(ncclCommInitRank(variable.get(), kRanks, id, i));
-    r.comms[""].comm = *variable;
-    r.comms[""].rank = i;
+    c.comm = *variable;
   }
   NCCL_OK(ncclGroupEnd());
   std::vector<Input> in;
@@ -265,7 +282,7 @@ TEST_P(Preload, InitInAGroup) {
   check(ranks, folder_);
 }
 
-TEST_P(Preload, SplitCommunicators) {
+TEST_P(SinceConfigurations, SplitCommunicators) {
   check(run([](Rank& r) {
           r.init("all");
           // Ranks 0 and 2 in one, in reverse order; 1 alone; then all but 0.
@@ -286,7 +303,7 @@ TEST_P(Preload, SplitCommunicators) {
         folder_);
 }
 
-TEST_P(Preload, ShrunkCommunicator) {
+TEST_P(Newest, ShrunkCommunicator) {
   check(run([](Rank& r) {
           r.init("all");
           NCCL_OK(r.all_reduce("all", r.input(2000)));
@@ -341,7 +358,7 @@ TEST_P(Preload, RefusedCalls) {
         folder_);
 }
 
-TEST_P(Preload, SimulatedGroupsMeasureNothing) {
+TEST_P(Newest, SimulatedGroupsMeasureNothing) {
   check(run([](Rank& r) {
           r.init("dp");
           const Input in = r.input(1000);
@@ -372,10 +389,77 @@ TEST_P(Preload, InitDestroyInit) {
   }
 }
 
+// Several ids, in the same order on all ranks, make one communicator.
+TEST_P(Newest, InitWithSeveralIds) {
+  check(run([](Rank& r) {
+          Comm& c = r.comms["scalable"];
+          c.rank = r.rank;
+          ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+          config.commName = "scalable";
+          NCCL_OK(ncclCommInitRankScalable(&c.comm, kRanks, r.rank, 2, r.ids, &config));
+          NCCL_OK(r.all_reduce("scalable", r.input(2000)));
+          r.destroy("scalable");
+        }),
+        folder_);
+}
+
+// What was running when a communicator was revoked has no result that counts; its input does.
+TEST_P(Newest, RevokedCommunicator) {
+  setenv("GRADPROBE_RESULT_EVERY", "1", 1);
+  check(run([](Rank& r) {
+          r.init("dp");
+          NCCL_OK(r.all_reduce("dp", r.input(2000)));
+          r.synchronize();
+          NCCL_OK(r.all_reduce("dp", r.input(3000)));
+          NCCL_OK(ncclCommRevoke(r.comms["dp"].comm, NCCL_REVOKE_DEFAULT));
+          r.destroy("dp");
+        }),
+        folder_);
+  const Rings rings = read(folder_);
+  for (int rank = 0; rank < kRanks; rank++) {
+    const std::vector<Record>& results = rings.only("dp", rank).results;
+    EXPECT_FALSE(results.empty());
+    for (const Record& result : results) EXPECT_TRUE(result.head.op == 0 || result.head.missed != 0) << "rank " << rank;
+  }
+}
+
+// What this NCCL doesn't have is refused by the preload library as by the linker: with one line, without harm.
+TEST_P(Preload, MissingFunctions) {
+  check(run([](Rank& r) {
+          r.init("dp");
+          Comm& c = r.comms["dp"];
+          ncclComm_t made = nullptr;
+          int excluded[] = {1};
+          if (minor() < 18) {
+            EXPECT_EQ(ncclCommInitRankConfig(&made, kRanks, r.ids[1], r.rank, nullptr), ncclInvalidUsage);
+            EXPECT_EQ(ncclCommSplit(c.comm, 0, 0, &made, nullptr), ncclInvalidUsage);
+            EXPECT_EQ(ncclCommFinalize(c.comm), ncclInvalidUsage);
+          }
+          if (minor() < 23) {
+            EXPECT_EQ(ncclCommInitRankScalable(&made, kRanks, r.rank, 1, r.ids, nullptr), ncclInvalidUsage);
+            EXPECT_EQ(ncclCommShrink(c.comm, excluded, 1, &made, nullptr, 0), ncclInvalidUsage);
+            EXPECT_EQ(ncclCommRevoke(c.comm, 0), ncclInvalidUsage);
+            EXPECT_EQ(ncclGroupSimulateEnd(nullptr), ncclInvalidUsage);
+          }
+          EXPECT_EQ(made, nullptr);
+          NCCL_OK(r.all_reduce("dp", r.input(1000)));
+          r.destroy("dp");
+        }),
+        folder_);
+}
+
 std::string release(const testing::TestParamInfo<const char*>& test) {
-  return std::string("Release2_") + std::string(test.param).substr(2, 2);
+  std::string name = std::string("Release") + test.param;
+  name.erase(name.rfind('.'));
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
 }
 INSTANTIATE_TEST_SUITE_P(Nccl, Preload, testing::Values("2.23.4", "2.30.7"), release);
+INSTANTIATE_TEST_SUITE_P(Nccl, SinceConfigurations, testing::Values("2.23.4", "2.30.7"), release);
+INSTANTIATE_TEST_SUITE_P(Nccl, Newest, testing::Values("2.23.4", "2.30.7"), release);
+INSTANTIATE_TEST_SUITE_P(Nccl2_18, Preload, testing::Values("2.18.6"), release);
+INSTANTIATE_TEST_SUITE_P(Nccl2_18, SinceConfigurations, testing::Values("2.18.6"), release);
+INSTANTIATE_TEST_SUITE_P(Nccl2_8, Preload, testing::Values("2.8.4"), release);
 
 }  // namespace
 }  // namespace gradprobe::test

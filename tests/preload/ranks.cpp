@@ -1,5 +1,8 @@
 #include "ranks.hpp"
 
+#include <dlfcn.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -7,6 +10,12 @@
 #include <thread>
 
 namespace gradprobe::test {
+
+bool nccl_has(const char* function) {
+  void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  EXPECT_NE(library, nullptr) << dlerror();
+  return library != nullptr && dlsym(library, function) != nullptr;
+}
 
 Expected& Comm::expect(const Input& input) {
   expected.push_back({calls++, input.count, input.sum_squares, 1, Missed::none});
@@ -47,6 +56,11 @@ Input Rank::input(std::size_t count, ncclDataType_t type) {
 void Rank::init(const std::string& name, int id, bool blocking) {
   Comm& c = comms[name];
   c.rank = rank;
+  if (!nccl_has("ncclCommInitRankConfig")) {
+    c.named = false;
+    NCCL_OK(ncclCommInitRank(&c.comm, kRanks, ids[id], rank));
+    return;
+  }
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = blocking ? 1 : 0;
   config.commName = name.c_str();
@@ -133,6 +147,15 @@ const Rings::Ring& Rings::only(const std::string& name, int rank) const {
   return found->second.front();
 }
 
+const Rings::Ring& Rings::only(const std::string& name, int rank, std::size_t inputs) const {
+  const auto found = rings.find({name, rank});
+  if (found == rings.end() || found->second.size() == 1) return only(name, rank);
+  const auto fits = [&](const Ring& ring) { return ring.inputs.size() == inputs; };
+  EXPECT_EQ(std::count_if(found->second.begin(), found->second.end(), fits), 1) << name << " rank " << rank;
+  return *std::max_element(found->second.begin(), found->second.end(),
+                           [&](const Ring& a, const Ring& b) { return fits(a) < fits(b); });
+}
+
 void check(const std::vector<Rank>& ranks, const RingFolder& folder) {
   const Rings rings = read(folder);
   using Key = std::pair<std::uint64_t, std::uint32_t>;
@@ -142,7 +165,9 @@ void check(const std::vector<Rank>& ranks, const RingFolder& folder) {
   for (const Rank& rank : ranks) {
     for (const auto& [name, comm] : rank.comms) {
       wanted_rings++;
-      const Rings::Ring& ring = rings.only(name, comm.rank);
+      std::size_t wanted = 0;
+      for (const Expected& e : comm.expected) wanted += static_cast<std::size_t>(e.replays);
+      const Rings::Ring& ring = rings.only(comm.named ? name : "", comm.rank, wanted);
       ids[name].insert(ring.header.comm_id);
       EXPECT_EQ(ring.header.profiler_abi, 0u);
       std::map<std::uint64_t, std::vector<Record>> by_op;

@@ -50,6 +50,7 @@ struct Comm {
   int rank = 0;
   std::uint64_t calls = 0;
   std::vector<Expected> expected;
+  bool named = true;  // in the ring, as in Rank::comms
 
   // Notes that the next call is to be recorded, or that it is a call without a record.
   Expected& expect(const Input& input);
@@ -66,7 +67,7 @@ struct Rank {
 
   Input input(std::size_t count, ncclDataType_t type = ncclFloat32);
   static CUdeviceptr buffer(std::size_t bytes);
-  // Makes a communicator of all ranks, with a name.
+  // Makes a communicator of all ranks, with a name where NCCL takes a configuration.
   void init(const std::string& name, int id = 0, bool blocking = true);
   void wait(const std::string& name);  // until a communicator that doesn't block is ready
   void destroy(const std::string& name);
@@ -84,8 +85,13 @@ struct Rings {
   };
   std::map<std::pair<std::string, int>, std::vector<Ring>> rings;
   const Ring& only(const std::string& name, int rank) const;
+  // Of several without a name, the one with so many records of inputs.
+  const Ring& only(const std::string& name, int rank, std::size_t inputs) const;
 };
 Rings read(const RingFolder& folder);
+
+// Whether the NCCL behind the preload library has a function.
+bool nccl_has(const char* function);
 
 // Runs `work` for every rank on a thread of its own.
 std::vector<Rank> run(const std::function<void(Rank&)>& work);

@@ -64,25 +64,31 @@ ncclResult_t check_pointer(const void* p, const char* call, const char* name) {
   return ncclInvalidArgument;
 }
 
-// A communicator that its user already holds while the group's end still has to start it.
+// A communicator that its user already holds (but for old releases) while the group's end still has to start it.
 ncclResult_t init_rank(ncclComm_t* out, int ranks, const ncclUniqueId& id, int rank, const ncclConfig_t* config) {
   STANDIN_TRY(check_pointer(out, "ncclCommInitRank", "comm"));
-  *out = nullptr;
   if (ranks < 1 || rank < 0 || rank >= ranks) {
     STANDIN_WARN("ncclCommInitRank: rank %d of %d ranks is impossible", rank, ranks);
     return ncclInvalidArgument;
   }
   auto comm = std::make_unique<ncclComm>();
   STANDIN_TRY(read_settings_for(comm.get()));
+  if (!comm->settings.stores_at_group_end()) *out = nullptr;
   STANDIN_TRY(apply_config(comm.get(), config));
   STANDIN_TRY(use_current_device(comm.get()));
   comm->id = id;
   comm->hash = hash_of(id);
   comm->ranks = ranks;
   comm->rank = rank;
-  ncclComm* c = *out = comm.release();
+  ncclComm* c = comm.release();
   bool blocking = c->blocking;
-  ncclResult_t r = add_life_job({c, [c] { return comm_start(c); }});
+  bool at_end = c->settings.stores_at_group_end();
+  if (!at_end) *out = c;
+  ncclResult_t r = add_life_job({c, [c, out, at_end] {
+                                   ncclResult_t started = comm_start(c);
+                                   if (at_end) *out = c;
+                                   return started;
+                                 }});
   if (r && r != ncclInProgress && blocking) {
     *out = nullptr;
     c->abort = true;
@@ -164,6 +170,16 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   return init_rank(comm, nranks, id, rank, config);
+}
+
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int nranks, int rank, int id_count, ncclUniqueId* ids,
+                                      ncclConfig_t* config) {
+  STANDIN_TRY(check_pointer(ids, "ncclCommInitRankScalable", "commIds"));
+  if (id_count < 1 || id_count > nranks) {
+    STANDIN_WARN("ncclCommInitRankScalable: %d ids for %d ranks", id_count, nranks);
+    return ncclInvalidArgument;
+  }
+  return init_rank(comm, nranks, ids[0], rank, config);
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
@@ -280,6 +296,19 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->job.reset();
   comm->destroy_called = true;
   return add_life_job({comm, [comm] { return comm_reclaim(comm); }, true});
+}
+
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
+  if (!comm) return ncclSuccess;
+  STANDIN_TRY(check_comm(comm, "ncclCommRevoke"));
+  if (flags != NCCL_REVOKE_DEFAULT || comm->finalized) {
+    STANDIN_WARN("ncclCommRevoke: flags are %d, or the communicator has been finalized or revoked", flags);
+    return ncclInvalidArgument;
+  }
+  comm->finalized = true;
+  STANDIN_TRY(comm_interrupt(comm));
+  comm->async_result = ncclSuccess;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {

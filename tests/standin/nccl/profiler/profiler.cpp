@@ -71,6 +71,7 @@ void load(const Settings& settings) {
     return;
   }
   l.state = Loaded::kFailed;
+  if (settings.newest_profiler_abi() == 0) return;
   const char* setting = getenv("NCCL_PROFILER_PLUGIN");
   if (setting) STANDIN_INFO(kLogEnv, "NCCL_PROFILER_PLUGIN set by environment to %s", setting);
   if (setting && !strcasecmp(setting, "none")) return;
