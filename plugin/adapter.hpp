@@ -20,8 +20,8 @@ Datatype datatype_of(std::uint8_t number);
 
 // Apart: it needs more registers than other events.
 template <typename Descriptor>
-[[gnu::noinline]] Handle start_call(Communicator* c, const Descriptor& d) {
-  const auto& e = d.coll_api;
+[[gnu::noinline]] nccl::Result start_call(Communicator* c, void** handle, const Descriptor* d) noexcept {
+  const auto& e = d->coll_api;
   Communicator::CallNames& names = c->last_names();
   if (names.function_name != e.func) {
     names.function_name = e.func;
@@ -31,56 +31,86 @@ template <typename Descriptor>
     names.datatype_name = e.datatype;
     names.datatype = datatype_of(e.datatype);
   }
-  return c->coll_api_start({names.function, names.datatype, e.count, e.root, e.graph_captured, Handle(d.parent)});
+  *handle = c->coll_api_start({names.function, names.datatype, e.count, e.root, e.graph_captured, Handle(d->parent)})
+                .opaque();
+  return nccl::kSuccess;
 }
 
-// gradprobe's own side of an event, for versions that tell the stream before the launch (5 and later).
 template <typename Descriptor>
-[[gnu::always_inline]] inline Handle start_own(Communicator* c, const Descriptor& d) requires requires {
-  d.coll_api;
+[[gnu::noinline]] nccl::Result start_coll(Communicator* c, const Descriptor* d) noexcept {
+  c->coll_start(Handle(d->parent), d->coll.send, d->coll.recv);
+  return nccl::kSuccess;
+}
+
+template <typename Descriptor>
+[[gnu::noinline]] nccl::Result start_copy_engine(Communicator* c, const Descriptor* d) noexcept {
+  c->copy_engine_start(Handle(d->parent));
+  return nccl::kSuccess;
+}
+
+template <typename Descriptor>
+[[gnu::noinline]] nccl::Result start_launch(Communicator* c, void** handle, const Descriptor* d) noexcept {
+  *handle = c->kernel_launch_start(Handle(d->parent), d->kernel_launch.stream).opaque();
+  return nccl::kSuccess;
+}
+
+// gradprobe's own side of an event, for versions that tell the stream before the launch (5 and later). Most events of
+// what isn't measured end in it.
+template <typename Descriptor>
+[[gnu::always_inline]] inline nccl::Result start_own(Communicator* c, void** handle,
+                                                     const Descriptor* d) noexcept requires requires {
+  d->coll_api;
 }
 {
-  switch (d.type) {
+  *handle = nullptr;
+  if (c->idle() && (d->type != nccl::kCollApi || c->idly_leaves_out_again(d->coll_api.func))) return nccl::kSuccess;
+  switch (d->type) {
     case nccl::kGroupApi:
-      return c->group_api_start();
+      *handle = c->group_api_start().opaque();
+      return nccl::kSuccess;
     case nccl::kCollApi:
-      return start_call(c, d);
+      if (c->leaves_out_again(d->coll_api.func, Handle(d->parent))) return nccl::kSuccess;
+      return start_call(c, handle, d);
     case nccl::kKernelLaunch:
-      return c->kernel_launch_start(Handle(d.parent), d.kernel_launch.stream);
+      if (c->awaits_launch()) return start_launch(c, handle, d);
+      t_links.phase = LaunchPhase::none;
+      return nccl::kSuccess;
     case nccl::kGroup:
-      return c->group_start();
+      *handle = c->group_start().opaque();
+      return nccl::kSuccess;
     case nccl::kColl:
-      c->coll_start(Handle(d.parent), d.coll.send, d.coll.recv);
-      return {};
+      return Handle(d->parent).type() == HandleType::coll_api ? start_coll(c, d) : nccl::kSuccess;
     case nccl::kCeColl:
-      c->copy_engine_start(Handle(d.parent));
-      return {};
+      return start_copy_engine(c, d);
     default:
-      return {};
+      return nccl::kSuccess;
   }
 }
 
 // The same for versions whose first event comes after the launch: Coll events become records without measurement.
 template <typename Descriptor>
-Handle start_own(Communicator* c, const Descriptor& d) {
-  if (d.type == nccl::kGroup) return c->group_start();  // NCCL tells the collectives of groups that have a handle
-  if (d.type != nccl::kColl) return {};
-  if constexpr (requires { d.coll.comm_hash; })
-    c->identify(d.coll.comm_hash, static_cast<std::uint32_t>(d.rank), d.coll.comm_name);
-  c->coll_api_start(
-      {function_of(d.coll.func), datatype_of(d.coll.datatype), d.coll.count, d.coll.root, false, Handle()});
-  return {};
+nccl::Result start_own(Communicator* c, void** handle, const Descriptor* d) noexcept {
+  *handle = nullptr;
+  if (d->type == nccl::kGroup) {
+    *handle = c->group_start().opaque();  // NCCL tells the collectives of groups that have a handle
+  } else if (d->type == nccl::kColl) {
+    if constexpr (requires { d->coll.comm_hash; })
+      c->identify(d->coll.comm_hash, static_cast<std::uint32_t>(d->rank), d->coll.comm_name);
+    c->coll_api_start(
+        {function_of(d->coll.func), datatype_of(d->coll.datatype), d->coll.count, d->coll.root, false, Handle()});
+  }
+  return nccl::kSuccess;
 }
 
 // An event of a communicator with a chained plugin.
 template <typename Descriptor>
 [[gnu::noinline, gnu::cold]] nccl::Result start_pair(void* context, void** handle, const Descriptor& d) noexcept {
   const chain::Pair parent = chain::parts(d.parent);
-  Handle own;
+  void* own = nullptr;
   if (Communicator* c = Process::find(Handle(chain::own_context(context)), HandleType::context); c != nullptr) {
     Descriptor mine = d;
     mine.parent = parent.own;
-    own = start_own(c, mine);
+    start_own(c, &own, &mine);
   }
   Descriptor theirs = d;
   // A proxy that serves another process passes that one's handles on: numbers without meaning here.
@@ -96,29 +126,15 @@ template <typename Descriptor>
   if constexpr (requires { d.coll_api; })
     event.captured = (d.type == nccl::kCollApi && d.coll_api.graph_captured) ||
                      (d.type == nccl::kP2pApi && d.p2p_api.graph_captured);
-  *handle = chain::start(context, event, own.opaque());
+  *handle = chain::start(context, event, own);
   return nccl::kSuccess;
 }
 
-// Apart from start_event(), which most events of what isn't measured never leave.
-template <typename Descriptor>
-[[gnu::noinline]] nccl::Result start_known(Communicator* c, void** handle, const Descriptor* d) noexcept {
-  *handle = start_own(c, *d).opaque();
-  return nccl::kSuccess;
-}
-
-// NCCL may hold a stale handle in *handle, so it is written for every event. Returns at once when not interested.
+// NCCL may hold a stale handle in *handle, so it is written for every event.
 template <typename Descriptor>
 nccl::Result start_event(void* context, void** handle, const Descriptor* d) noexcept {
-  if (Communicator* const c = Process::find(Handle(context), HandleType::context); c != nullptr) [[likely]] {
-    if constexpr (requires { d->coll_api; }) {
-      if (c->idle()) {
-        *handle = nullptr;
-        if (d->type != nccl::kCollApi || c->leaves_out_again(d->coll_api.func)) return nccl::kSuccess;
-      }
-    }
-    return start_known(c, handle, d);
-  }
+  if (Communicator* const c = Process::find(Handle(context), HandleType::context); c != nullptr) [[likely]]
+    return start_own(c, handle, d);
   *handle = nullptr;
   return chain::is_pair(context) ? start_pair(context, handle, *d) : nccl::kSuccess;
 }

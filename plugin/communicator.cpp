@@ -91,7 +91,7 @@ inline bool Communicator::is_plain(const CollApiEvent& e) const {
     gradients = observe_traffic(e);
   if (!selection_.takes_function(e.function)) {
     const bool decides = (watched_functions_ & Selection::bit(e.function)) != 0;
-    left_out_name_ = decides || !has_channel_ ? nullptr : names_.function_name;
+    if (!decides && has_channel_) left_out_name_ = names_.function_name;
     return Missed::not_selected;
   }
   if (activations_) gradients = e.count < TrafficRole::kLarge;
@@ -161,7 +161,7 @@ inline bool Communicator::result_due(const Op& op, const CollApiEvent& event, co
   return op.captured || !at.confirmed || sampling_.takes_result(at.step);
 }
 
-inline StepDetector::Position Communicator::position_of(const CollApiEvent& event) {
+[[gnu::always_inline]] inline StepDetector::Position Communicator::position_of(const CollApiEvent& event) {
   if (const std::uint64_t marked = marks_.step(); marked != kNone) return {true, marked, 0, 0, false};
   return steps_.feed(step_signature(event.function, event.datatype, input_count(event)));
 }
@@ -278,17 +278,8 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
 }
 
 inline Handle Communicator::note_call(const CollApiEvent& event) {
-  const std::uint64_t ordinal = tables_.calls.load(std::memory_order_relaxed);
-  tables_.calls.store(ordinal + 1, std::memory_order_release);
-  if (event.group_api.type() == HandleType::group_api) {
-    last_group_.store(event.group_api.payload(), std::memory_order_relaxed);
-    if (first_group_.load(std::memory_order_relaxed) == 0)
-      first_group_.store(event.group_api.payload(), std::memory_order_relaxed);
-  }
+  const std::uint64_t ordinal = count_call(event.group_api);
   if (const Missed reason = is_plain(event) ? Missed::none : leave_out(event); reason != Missed::none) {
-    if (ordinal == kCallsToIdle && !measures_something_.load(std::memory_order_relaxed)) [[unlikely]]
-      idle_.store(has_channel_ && shared_->communicators.load(std::memory_order_relaxed) == 1,
-                  std::memory_order_relaxed);
     tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
     return {};
   }

@@ -104,24 +104,37 @@ class Communicator {
     Datatype datatype = Datatype::unknown;
   };
   CallNames& last_names() { return names_; }  // of the thread that calls the communicator
-  // Counts the call if it is idle() and the call is left out for its function's name, as the last one was.
-  bool leaves_out_again(const char* function) {
+  // Counts the call if it is left out for its function's name, as an earlier one was.
+  bool leaves_out_again(const char* function, Handle group_api) {
+    if (function != left_out_name_) return false;
+    t_links.phase = LaunchPhase::none;
+    const std::uint64_t ordinal = count_call(group_api);
+    tables_.uncounted[static_cast<std::size_t>(Missed::not_selected)].fetch_add(1, std::memory_order_relaxed);
+    if (ordinal == kCallsToIdle && !measures_.load(std::memory_order_relaxed)) [[unlikely]]
+      idle_.fetch_or(kQuiet, std::memory_order_relaxed);
+    return true;
+  }
+  // The same while it is idle(): calls have no groups, and no launch has been told.
+  bool idly_leaves_out_again(const char* function) {
     if (function != left_out_name_) return false;
     tables_.calls.store(tables_.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     tables_.uncounted[static_cast<std::size_t>(Missed::not_selected)].fetch_add(1, std::memory_order_relaxed);
     return true;
   }
+  // A call that is recorded waits for a launch; without one, launches needn't be told.
+  bool awaits_launch() const { return awaits_launch_.load(std::memory_order_relaxed); }
   Handle kernel_launch_start(Handle group_api, void* stream);
   void kernel_launch_stop();
   Handle group_start() {
     // NCCL before 2.28 tells the collectives of groups that have a handle.
     if (!has_channel_) return group_handle_;
-    if (!measures_something_.load(std::memory_order_relaxed)) return {};
     ThreadLinks& links = t_links;
-    links.group_inline = links.phase == LaunchPhase::launched && links.communicator == id_.number();
+    const bool after_launch = links.phase == LaunchPhase::launched;
+    links.phase = LaunchPhase::none;
+    if (!awaits_launch() && !callbacks_matter_.load(std::memory_order_relaxed)) return {};
+    links.group_inline = after_launch && links.communicator == id_.number();
     links.group_communicator = id_.number();
     links.group_batch = kNoBatch;
-    links.phase = LaunchPhase::none;
     return group_handle_;
   }
   void group_stop();
@@ -155,8 +168,13 @@ class Communicator {
 
   // Nothing has been measured and it seems that nothing will be: calls matter, other events don't. Only alone in its
   // process: a group's first communicator tells the group of all.
-  bool idle() const { return idle_.load(std::memory_order_relaxed); }
-  void wake() { idle_.store(false, std::memory_order_relaxed); }
+  bool idle() const { return idle_.load(std::memory_order_relaxed) == (kQuiet | kAlone); }
+  void set_alone(bool alone) {
+    if (alone)
+      idle_.fetch_or(kAlone, std::memory_order_relaxed);
+    else
+      idle_.fetch_and(static_cast<std::uint8_t>(~kAlone), std::memory_order_relaxed);
+  }
 
   CommunicatorId id() const { return id_; }
   const CommunicatorIdentity& identity() const { return identity_; }  // changes until identified()
@@ -244,6 +262,16 @@ class Communicator {
   void choose_plain_calls();
   bool is_plain(const CollApiEvent& event) const;
   Handle note_call(const CollApiEvent& event);
+  // The call's ordinal.
+  std::uint64_t count_call(Handle group_api) {
+    const std::uint64_t ordinal = tables_.calls.load(std::memory_order_relaxed);
+    tables_.calls.store(ordinal + 1, std::memory_order_release);
+    if (group_api.type() != HandleType::group_api) return ordinal;
+    last_group_.store(group_api.payload(), std::memory_order_relaxed);
+    if (first_group_.load(std::memory_order_relaxed) == 0)
+      first_group_.store(group_api.payload(), std::memory_order_relaxed);
+    return ordinal;
+  }
   Handle take_up(const CollApiEvent& event, std::uint64_t ordinal);
   bool observe_traffic(const CollApiEvent& event);
   Missed leave_out(const CollApiEvent& event);
@@ -306,7 +334,8 @@ class Communicator {
 
   // Of the thread that calls the communicator, as NCCL's users must do it: one at a time, without a mutex.
   CallNames names_;
-  const char* left_out_name_ = nullptr;  // of a function that isn't selected and decides nothing
+  static constexpr char kNoName[] = "";
+  const char* left_out_name_ = kNoName;  // of a function that isn't selected and decides nothing
   TrafficRole traffic_;
   std::uint32_t watched_functions_ = 0;  // whose large calls decide what the communicator is for
   std::uint32_t plain_functions_ = 0;    // of is_plain()
@@ -320,8 +349,11 @@ class Communicator {
   std::atomic<std::uint64_t> first_group_{0}, last_group_{0};
 
   static constexpr std::uint64_t kCallsToIdle = 64;
-  std::atomic<bool> idle_{false};
-  std::atomic<bool> measures_something_{false};  // a batch has been opened: launches and groups matter
+  enum Idle : std::uint8_t { kQuiet = 1, kAlone = 2 };
+  std::atomic<std::uint8_t> idle_{0};
+  std::atomic<bool> measures_{false};          // a batch has been opened
+  std::atomic<bool> awaits_launch_{false};     // one is open: `current_`
+  std::atomic<bool> callbacks_matter_{false};  // host callbacks may tell buffers of others
 
   CallMutex untold_mutex_;  // guards what is above, from names_ on, where nothing is measured
 

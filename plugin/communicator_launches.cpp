@@ -142,8 +142,10 @@ inline void Communicator::finish(Batch* b) {
   if (b->captured ||
       (b->results_wanted && b->slot != kNoSlot && tables_.slots[b->slot].results_open.load(std::memory_order_relaxed)))
     return;
-  if (current_ == b) current_ = nullptr;
   b->serial = kNoBatch;
+  if (current_ != b) return;
+  current_ = nullptr;
+  awaits_launch_.store(false, std::memory_order_relaxed);
 }
 
 [[gnu::always_inline]] inline void Communicator::publish(std::uint32_t index) {
@@ -265,7 +267,6 @@ Handle Communicator::kernel_launch_start(Handle group_api, void* stream) {
   links.phase = LaunchPhase::none;
   links.slot = links.result_slot = kNoSlot;
   links.batch = kNoBatch;
-  if (!measures_something_.load(std::memory_order_relaxed)) return {};
   std::unique_lock lock(mutex_);
   if (stopped_) return {};
   links.phase = LaunchPhase::launching;
@@ -345,7 +346,6 @@ void Communicator::kernel_launch_stop() {
 }
 
 void Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
-  if (coll_api.type() != HandleType::coll_api) return;  // of a call that isn't recorded
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
   ThreadLinks& links = t_links;

@@ -8,13 +8,15 @@
 
 namespace gradprobe {
 
-// The newest batch takes no calls any more.
+// The newest batch takes no calls any more. Host callbacks may still tell its buffers.
 [[gnu::noinline]] void Communicator::leave_batch() {
   // Calls that no launch took: inline launches have told all their buffers by now.
   if (current_->all_inline()) give_up(current_);
   if (!current_->ends_later) close_results(*current_);
   if (current_->captured && current_->slots == 0) free_captured_batch(current_);
   current_ = nullptr;
+  awaits_launch_.store(false, std::memory_order_relaxed);
+  callbacks_matter_.store(true, std::memory_order_relaxed);
 }
 
 // Null when there is no room for another one: never of direct ones.
@@ -31,13 +33,17 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
     b = &direct_batches_[serial % kDirectBatches];
     if (b->serial != kNoBatch) give_up(b);
   }
-  measures_something_.store(true, std::memory_order_relaxed);
-  idle_.store(false, std::memory_order_relaxed);
   *b = Batch{};
   b->serial = serial;
   b->captured = captured;
   b->first_op = next_op_;
   current_ = b;
+  if (!measures_.load(std::memory_order_relaxed)) {
+    measures_.store(true, std::memory_order_relaxed);
+    idle_.fetch_and(kAlone, std::memory_order_relaxed);
+  }
+  awaits_launch_.store(true, std::memory_order_relaxed);
+  if (captured) callbacks_matter_.store(true, std::memory_order_relaxed);
   return b;
 }
 

@@ -6,7 +6,7 @@ namespace gradprobe {
 
 BegunCalls Communicator::begin_calls(std::span<const KnownCall> calls, bool captured, bool result_follows,
                                      void* stream) {
-  measures_something_.store(true, std::memory_order_relaxed);  // the group's start comes before its first call here
+  callbacks_matter_.store(true, std::memory_order_relaxed);  // the group's start comes before its first call here
   const Handle group = group_api_start();
   group_start();
   for (const KnownCall& call : calls) {

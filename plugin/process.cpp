@@ -218,10 +218,9 @@ void* Process::enter(const Entrant& entrant, const Config& config, const Log& lo
   entry->drain = std::move(drain);
   entry->pending = std::move(pending);
   shared_.communicators.store(++open_, std::memory_order_relaxed);
-  for (Entry& other : entries_)
-    if (Communicator* c = other.live.load(); c != nullptr) c->wake();
   if (measured) measured_++;
   go_live(entry);
+  tell_who_is_alone();
   wake_.notify_all();
   return Handle(HandleType::context, id, 0).opaque();
 }
@@ -399,6 +398,7 @@ void Process::close(void* context) {
     if (communicator->channel() != nullptr) measured_--;
     channel = communicator->release();
     shared_.communicators.store(--open_, std::memory_order_relaxed);
+    tell_who_is_alone();
   }
   if (channel != nullptr && quiescent)
     GateChannel::retire(std::move(channel));
@@ -417,6 +417,11 @@ void Process::go_live(Entry* entry) {
   LiveCommunicator& live = g_live_communicators[communicator->id().index];
   live.communicator.store(communicator, std::memory_order_release);
   live.context.store(Handle(HandleType::context, communicator->id(), 0).bits(), std::memory_order_release);
+}
+
+void Process::tell_who_is_alone() {
+  for (Entry& entry : entries_)
+    if (Communicator* c = entry.live.load(); c != nullptr) c->set_alone(open_ == 1);
 }
 
 void Process::end_live(Entry* entry) {

@@ -110,6 +110,7 @@ class Process {
   static void make_pending_ring(Entry* entry);
   void push(const Mark& mark);
   void go_live(Entry* entry);
+  void tell_who_is_alone();
   void end_live(Entry* entry);
   Entry* free_entry();
   void at_exit();

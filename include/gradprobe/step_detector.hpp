@@ -133,9 +133,7 @@ class StepDetector {
     }
     if (period_ != 0 && signature == pattern_[phase_]) [[likely]]
       return advance();
-    remember_pattern(op);
-    remember(op, signature);
-    return period_ == 0 ? search(op) : surprise(op, signature);
+    return feed_irregular(op, signature);
   }
 
   // True when the last feed() established a period (also after an earlier one was lost).
@@ -173,6 +171,13 @@ class StepDetector {
       return signature == other.signature && regular == other.regular && phase == other.phase;
     }
   };
+
+  // Apart from feed(), which is a few instructions without it.
+  [[gnu::noinline]] Position feed_irregular(std::uint64_t op, std::uint64_t signature) {
+    remember_pattern(op);
+    remember(op, signature);
+    return period_ == 0 ? search(op) : surprise(op, signature);
+  }
 
   static constexpr std::uint32_t matches_needed(std::uint32_t period) { return std::max(2 * period, kLeastMatches); }
 

@@ -67,13 +67,13 @@ class Benchmark:
                     GRADPROBE_LOG="off")
         return ours | settings
 
-    def instructions(self, plugin: pathlib.Path, settings: dict) -> tuple[float, int]:
+    def instructions(self, plugin: pathlib.Path, settings: dict, others: int) -> tuple[float, int]:
         """For each all-reduce; and how many kernels were launched in all."""
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "profile"
             run = subprocess.run(
                 ["valgrind", "--tool=callgrind", "--toggle-collect=drive_counted", f"--callgrind-out-file={out}",
-                 self.program, plugin, "--count", str(ALL_REDUCES)],
+                 self.program, plugin, "--count", str(ALL_REDUCES), str(others)],
                 env=self.environment(settings, folder), capture_output=True, text=True)
             if run.returncode != 0:
                 sys.exit(f"callback_cost.py: {plugin}: {run.stderr}")
@@ -102,23 +102,29 @@ def main() -> int:
             return 77
     build = options.build.resolve()
     gradprobe = build / "lib" / "libnccl-profiler-gradprobe.so"
-    rows = [("off", gradprobe, {"GRADPROBE": "0"}),
-            ("filtered out", gradprobe, {"GRADPROBE_MIN_COUNT": "1000000000", "GRADPROBE_COLLECTIVES": "ReduceScatter"}),
-            ("communicator left out", gradprobe, {"GRADPROBE_COMMS": "size=2"}),
-            ("measured", gradprobe, {}),
-            ("measured, results too", gradprobe, {"GRADPROBE_RESULT_EVERY": "1"}),
-            ("empty plugin", build / "tests" / "bench" / "libbench_empty_plugin.so", {})]
-    rows += [(f"{p.name}", p.resolve(), {}) for p in options.plugin]
+    by_function = {"GRADPROBE_COLLECTIVES": "ReduceScatter"}
+    # Label, plugin, settings, other communicators of the process.
+    rows = [("off", gradprobe, {"GRADPROBE": "0"}, 0),
+            ("filtered out", gradprobe, by_function, 0),
+            ("filtered out, not alone", gradprobe, by_function, 1),
+            ("all but losses by size", gradprobe, {"GRADPROBE_MIN_COUNT": "1000000000"}, 0),
+            ("communicator left out", gradprobe, {"GRADPROBE_COMMS": "size=2"}, 0),
+            ("not sampled", gradprobe, {"GRADPROBE_EVERY": "1000000"}, 0),
+            ("measured", gradprobe, {}, 0),
+            ("measured, results too", gradprobe, {"GRADPROBE_RESULT_EVERY": "1"}, 0),
+            ("empty plugin", build / "tests" / "bench" / "libbench_empty_plugin.so", {}, 0)]
+    rows += [(f"{p.name}", p.resolve(), {}, 0) for p in options.plugin]
     benchmark = Benchmark(build)
     failed = False
     print(f"{'per all-reduce':24} {'instructions':>13} {'ns':>8}")
-    for label, plugin, settings in rows:
-        count, launches = benchmark.instructions(plugin, settings) if counting else (float("nan"), 0)
+    for label, plugin, settings, others in rows:
+        count, launches = benchmark.instructions(plugin, settings, others) if counting else (float("nan"), 0)
         time = "" if options.instructions_only else f"{benchmark.nanoseconds(plugin, settings):8.0f}"
         print(f"{label:24} {count:13.1f} {time:>8}", flush=True)
         if not options.check:
             continue
-        wanted = {"measured": 1, "measured, results too": 2}.get(label, 0) * ALL_REDUCES
+        launches_of = {"measured": 1, "measured, results too": 2, "all but losses by size": 1 / 9}
+        wanted = round(launches_of.get(label, 0) * ALL_REDUCES)
         if launches != wanted:
             print(f"  {launches} kernels were launched instead of {wanted}")
             failed = True

@@ -1,6 +1,8 @@
 // Drives a profiler plugin's callbacks as NCCL 2.28 and later do for all-reduces, one at a time on one thread, and
 // measures what they cost the caller. callback_cost.py runs it; by hand:
-//   gradprobe_callbacks PLUGIN --count N     N all-reduces in drive_counted(), for a counting tool to toggle on
+//   gradprobe_callbacks PLUGIN --count N [OTHERS]
+//                                            N all-reduces in drive_counted(), for a counting tool to toggle on, while
+//                                            OTHERS more communicators are open
 //   gradprobe_callbacks PLUGIN [Google Benchmark's options]
 // On a null CUDA driver (null_cuda.cpp) that is on the library path, or on whatever else the plugin opens.
 #include <benchmark/benchmark.h>
@@ -11,8 +13,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "descriptor_v5.hpp"
 
@@ -114,10 +118,12 @@ class Caller {
   char buffer_[64] = {};
 };
 
-// So many that the plugin has found the steps.
+// So many that the plugin has found the steps, also where it takes nothing but the losses.
 void warm_up(Caller* caller, bool counted = false) {
-  for (int i = 0; i < kSettle; i++) caller->all_reduce();
-  pause(counted);
+  for (int round = 0; round < 4; round++) {
+    for (int i = 0; i < kSettle; i++) caller->all_reduce();
+    pause(counted);
+  }
 }
 
 unsigned long launches() {
@@ -135,7 +141,9 @@ extern "C" __attribute__((noinline)) void drive_counted(Caller* caller, int all_
 
 namespace {
 
-int count(const Profiler& profiler, int all_reduces) {
+int count(const Profiler& profiler, int all_reduces, int others) {
+  std::vector<std::unique_ptr<Caller>> open;
+  for (int i = 0; i < others; i++) open.push_back(std::make_unique<Caller>(profiler));
   Caller caller(profiler);
   warm_up(&caller, true);
   const unsigned long before = launches();
@@ -160,7 +168,7 @@ void time(benchmark::State& state, const Profiler& profiler) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s PLUGIN [--count N | options of Google Benchmark]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s PLUGIN [--count N [OTHERS] | options of Google Benchmark]\n", argv[0]);
     return 2;
   }
   void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -175,7 +183,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const auto& profiler = *static_cast<const Profiler*>(found);
-  if (argc == 4 && std::strcmp(argv[2], "--count") == 0) return count(profiler, std::atoi(argv[3]));
+  if ((argc == 4 || argc == 5) && std::strcmp(argv[2], "--count") == 0)
+    return count(profiler, std::atoi(argv[3]), argc == 5 ? std::atoi(argv[4]) : 0);
 
   argv[1] = argv[0];
   argc--;
