@@ -312,7 +312,8 @@ class Communicator {
                             void* stream);
   PassLaunch prepare_result(const Batch& b, std::uint32_t slot, void* stream);
   void launch_input(const PassLaunch& pass, std::uint32_t batch, void* stream);
-  void launch_result(const PassLaunch& pass, void* stream);
+  enum class Launches { may_follow, no_more };  // that complete the same results
+  void launch_result(const PassLaunch& pass, void* stream, Launches launches);
   void give_up_launch(const PassLaunch& pass, std::uint32_t batch, CUresult result);
   void take_back_launch(const PassLaunch& pass, CUresult result);
   void complete_results(const ThreadLinks& links);

@@ -247,7 +247,7 @@ PassLaunch Communicator::prepare_result(const Batch& b, std::uint32_t index, voi
   return prepare_launch(gate::kResultPass, index, slot.result_kernel, slot.result_ctas, stream);
 }
 
-void Communicator::launch_result(const PassLaunch& pass, void* stream) {
+void Communicator::launch_result(const PassLaunch& pass, void* stream, Launches launches) {
   std::uint32_t number = 0;
   const CUresult result = channel_->launch(pass, static_cast<CUstream>(stream), &number);
   Slot& slot = tables_.slots[pass.slot];
@@ -259,6 +259,8 @@ void Communicator::launch_result(const PassLaunch& pass, void* stream) {
     slot.results_launched.fetch_sub(1, std::memory_order_release);
     take_back_launch(pass, result);
   }
+  // Not before the launch has its number: a pass can end before the call that launches it does.
+  if (launches == Launches::no_more) slot.results_open.store(false, std::memory_order_release);
   launching_.fetch_sub(1, std::memory_order_release);
 }
 
@@ -342,7 +344,7 @@ void Communicator::kernel_launch_stop() {
   if (slot.batch != b->serial || !slot.results_open.load(std::memory_order_relaxed)) return;
   const PassLaunch pass = prepare_result(*b, links.result_slot, links.stream);
   lock.unlock();
-  launch_result(pass, links.stream);
+  launch_result(pass, links.stream, Launches::may_follow);
 }
 
 void Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {

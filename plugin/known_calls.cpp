@@ -46,11 +46,13 @@ void Communicator::end_calls(const BegunCalls& begun, CallOutcome outcome, void*
   Slot& slot = tables_.slots[begun.slot];
   const bool completes =
       outcome == CallOutcome::launched && !launch_failed_ && slot.results_open.load(std::memory_order_relaxed);
-  PassLaunch pass;
-  if (completes) pass = prepare_result(*b, begun.slot, stream);
-  slot.results_open.store(false, std::memory_order_release);
+  if (!completes) {
+    slot.results_open.store(false, std::memory_order_release);
+    return;
+  }
+  const PassLaunch pass = prepare_result(*b, begun.slot, stream);
   lock.unlock();
-  if (completes) launch_result(pass, stream);
+  launch_result(pass, stream, Launches::no_more);
 }
 
 void Communicator::void_results() {

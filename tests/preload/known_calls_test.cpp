@@ -161,5 +161,26 @@ TEST_F(KnownCalls, DroppedReplaysOfASlotThatIsUsedAgain) {
   EXPECT_EQ(cuGraphDestroy(third), CUDA_SUCCESS);
 }
 
+struct LaunchesBlock {
+  LaunchesBlock() { setenv("CUDA_LAUNCH_BLOCKING", "1", 1); }  // the driver looks once, before the fixture's first call
+};
+class BlockingKnownCalls : private LaunchesBlock, public KnownCalls {};
+
+// A pass ends before the call that launches it returns, when nobody can know its number yet.
+TEST_F(BlockingKnownCalls, ResultsOfPassesThatEndBeforeTheirLaunchReturns) {
+  constexpr std::size_t kCalls = 300;
+  const Bucket bucket(1000);
+  for (std::size_t i = 0; i < kCalls; i++) comm_->end_calls(begin(bucket), CallOutcome::launched, stream_);
+  close();
+  std::size_t results = 0;
+  for (const Record& r : folder_.records()) {
+    if (r.head.kind != static_cast<std::uint16_t>(RecordKind::result)) continue;
+    results++;
+    EXPECT_EQ(static_cast<Missed>(r.head.missed), Missed::none) << "op " << r.head.op;
+  }
+  EXPECT_EQ(results, kCalls);
+  EXPECT_EQ(folder_.collectives().size(), kCalls);
+}
+
 }  // namespace
 }  // namespace gradprobe::test
