@@ -69,7 +69,7 @@ template <typename Descriptor>
       *handle = c->group_api_start().opaque();
       return nccl::kSuccess;
     case nccl::kCollApi:
-      if (c->leaves_out_again(d->coll_api.func, Handle(d->parent))) return nccl::kSuccess;
+      if (c->leaves_out_again(d->coll_api.func, Handle(d->parent), d->coll_api.graph_captured)) return nccl::kSuccess;
       return start_call(c, handle, d);
     case nccl::kKernelLaunch:
       if (c->awaits_launch()) return start_launch(c, handle, d);

@@ -278,7 +278,7 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
 }
 
 inline Handle Communicator::note_call(const CollApiEvent& event) {
-  const std::uint64_t ordinal = count_call(event.group_api);
+  const std::uint64_t ordinal = count_call(event.group_api, event.captured);
   if (const Missed reason = is_plain(event) ? Missed::none : leave_out(event); reason != Missed::none) {
     tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
     return {};

@@ -105,10 +105,10 @@ class Communicator {
   };
   CallNames& last_names() { return names_; }  // of the thread that calls the communicator
   // Counts the call if it is left out for its function's name, as an earlier one was.
-  bool leaves_out_again(const char* function, Handle group_api) {
+  bool leaves_out_again(const char* function, Handle group_api, bool captured) {
     if (function != left_out_name_) return false;
     t_links.phase = LaunchPhase::none;
-    const std::uint64_t ordinal = count_call(group_api);
+    const std::uint64_t ordinal = count_call(group_api, captured);
     tables_.uncounted[static_cast<std::size_t>(Missed::not_selected)].fetch_add(1, std::memory_order_relaxed);
     if (ordinal == kCallsToIdle && !measures_.load(std::memory_order_relaxed)) [[unlikely]]
       idle_.fetch_or(kQuiet, std::memory_order_relaxed);
@@ -263,12 +263,14 @@ class Communicator {
   bool is_plain(const CollApiEvent& event) const;
   Handle note_call(const CollApiEvent& event);
   // The call's ordinal.
-  std::uint64_t count_call(Handle group_api) {
+  std::uint64_t count_call(Handle group_api, bool captured) {
     const std::uint64_t ordinal = tables_.calls.load(std::memory_order_relaxed);
     tables_.calls.store(ordinal + 1, std::memory_order_release);
     if (group_api.type() != HandleType::group_api) return ordinal;
     last_group_.store(group_api.payload(), std::memory_order_relaxed);
-    if (first_group_.load(std::memory_order_relaxed) == 0)
+    const bool others = groups_captured_.load(std::memory_order_relaxed) != captured;
+    if (others) groups_captured_.store(captured, std::memory_order_relaxed);
+    if (others || first_group_.load(std::memory_order_relaxed) == 0)
       first_group_.store(group_api.payload(), std::memory_order_relaxed);
     return ordinal;
   }
@@ -346,8 +348,10 @@ class Communicator {
   Sampling sampling_, next_sampling_;
   std::uint32_t control_version_ = 0;
   bool sampling_changes_ = false;
-  // GroupApi events of the calls since the last launch.
+  // GroupApi events of the calls since the last launch, as far as all of them are captured or none is: what is captured
+  // is not launched with what isn't.
   std::atomic<std::uint64_t> first_group_{0}, last_group_{0};
+  std::atomic<bool> groups_captured_{false};
 
   static constexpr std::uint64_t kCallsToIdle = 64;
   enum Idle : std::uint8_t { kQuiet = 1, kAlone = 2 };

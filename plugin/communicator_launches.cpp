@@ -28,6 +28,7 @@ inline Missed Communicator::reason_not_to_gate(const Batch& b) const {
 inline bool Communicator::belongs(const Batch& b, Handle group_api) const {
   std::uint64_t first = b.first_group, last = b.last_group;
   if (b.launches == 0) {
+    if (b.captured != groups_captured_.load(std::memory_order_relaxed)) return false;
     first = first_group_.load(std::memory_order_relaxed);
     last = last_group_.load(std::memory_order_relaxed);
   }

@@ -437,6 +437,7 @@ bool Drain::advance() {
       folder_.pass(op.function, op.datatype, op.count);
     } else if (state == OpState::done && op.refused.load(std::memory_order_acquire)) {
       held_.erase(op.ordinal);
+      results_.forget(op.ordinal);
       op.reason = Missed::no_events;
       write_missed(&op);
     } else if (state == OpState::done) {

@@ -36,8 +36,11 @@ class ResultRecords {
   // A result that needs no waiting: that of a graph's replay, behind its input.
   void write(RecordHead record, const float* sketch);
 
-  // The captured op's graph is gone.
-  void forget(std::uint64_t op) { replays_.erase(op); }
+  // No result of the op is recorded any more: the captured op's graph is gone, or NCCL refused the call.
+  void forget(std::uint64_t op) {
+    replays_.erase(op);
+    held_.erase(op);
+  }
 
   // Writes what can still be waiting: nothing follows.
   void finish();

@@ -1,6 +1,7 @@
 // CUDA graphs: every replay of a captured collective is a record of its own, whatever becomes of the graph and whatever
 // runs beside it.
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -104,6 +105,30 @@ TEST_F(Captured, AGroupsReplaysAreInTheOrderOfCalls) {
     EXPECT_TRUE(records[i].head.step == kNone || records[i].head.step == i / 3) << records[i].head.step;
   }
   EXPECT_EQ(records.back().head.step, 19u);
+}
+
+// A captured call that NCCL launches without a word still waits when a call that is left out is launched, in another
+// group and not captured: that launch isn't its own, and no gate may wait in front of it.
+TEST_F(Captured, ALaunchOutsideTheCaptureIsNotOfACapturedCall) {
+  setenv("GRADPROBE_MIN_COUNT", "1000", 1);
+  setenv("GRADPROBE_GATE_TIMEOUT", "2000", 1);
+  const Bucket captured(5000), left_out(500);
+  FakeComm comm;
+  const Replayable graph(stream_, [&] {
+    void* api = comm.group_api_start(true);
+    comm.coll_api(api, captured.count(), stream_, "AllReduce", "ncclFloat32", true);
+    comm.stop(api);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, left_out.count(), stream_);
+  comm.launch(api, stream_, {{call, &left_out}});
+  cuStreamSynchronize(stream_);
+  comm.tell({{call, &left_out}});
+  comm.stop(api);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1500));
+  comm.finalize();
+  EXPECT_TRUE(folder_.collectives().empty());
 }
 
 TEST_F(Captured, HostCallbackTellsTheBuffersAtEachReplay) {

@@ -59,6 +59,10 @@ TEST_F(KnownCalls, NoRecordBeforeTheCallHasReturned) {
   EXPECT_EQ(static_cast<Missed>(records[0].head.missed), Missed::no_events);
   EXPECT_EQ(records[1].head.missed, 0);
   EXPECT_NEAR(records[1].head.collective.sum_squares / bucket.sum_squares(), 1, 1e-7);
+  std::vector<std::uint64_t> results;
+  for (const Record& r : folder_.records())
+    if (r.head.kind == static_cast<std::uint16_t>(RecordKind::result)) results.push_back(r.head.op);
+  EXPECT_EQ(results, std::vector<std::uint64_t>{1});
 }
 
 TEST_F(KnownCalls, AGroupsCallsEndEachForItself) {
