@@ -122,7 +122,7 @@ class Communicator {
     return true;
   }
   // A call that is recorded waits for a launch; without one, launches needn't be told.
-  bool awaits_launch() const { return awaits_launch_.load(std::memory_order_relaxed); }
+  bool awaits_launch() const { return awaits_launch_.load(std::memory_order_acquire); }
   Handle kernel_launch_start(Handle group_api, void* stream);
   void kernel_launch_stop();
   Handle group_start() {

@@ -15,8 +15,9 @@ namespace gradprobe {
   if (!current_->ends_later) close_results(*current_);
   if (current_->captured && current_->slots == 0) free_captured_batch(current_);
   current_ = nullptr;
-  awaits_launch_.store(false, std::memory_order_relaxed);
+  // In this order: a host callback that looks meanwhile must not find that nobody waits for it.
   callbacks_matter_.store(true, std::memory_order_relaxed);
+  awaits_launch_.store(false, std::memory_order_release);
 }
 
 // Null when there is no room for another one: never of direct ones.

@@ -123,7 +123,7 @@ void Drain::end_released_slots(std::uint32_t released) {
     count_dropped_replays(i);
     // Counted; the slot's next graph starts from 0.
     std::atomic_ref<std::uint32_t>(channel_->slot(i).dropped).store(0, std::memory_order_relaxed);
-    views_[i] = SlotView{.left_out_then = folder_.replays_left_out()};
+    views_[i] = SlotView{};
     slot.drained.store(true, std::memory_order_release);
     tables_.slots_drained.fetch_add(1, std::memory_order_release);
     graphs_released_++;
@@ -230,8 +230,7 @@ void Drain::take_slot_status(const gate::Result& result) {
     // NCCL launches some collectives without a word: replays must not wait for their buffers again and again.
     const std::uint32_t timeouts = view.timeouts + (view.timed_out ? 1 : 0);
     if (view.timed_out && timeouts == kReplaysThatWait) communicator_->expire(result.slot);
-    view =
-        SlotView{.dropped = view.dropped, .timeouts = timeouts, .run = view.run, .left_out_then = view.left_out_then};
+    view = SlotView{.dropped = view.dropped, .timeouts = timeouts};
   }
 }
 
@@ -348,22 +347,8 @@ void Drain::miss_replayed(const gate::Result& result, const Op& op, Missed reaso
   hold_replay(result, std::move(held));
 }
 
-// Replays that were left out, or lost, are steps all the same. Another slot of the same graph, or another graph of the
-// same step, may have told of them.
-void Drain::begin_replay(const gate::Result& result) {
-  SlotView& view = views_[result.slot];
-  const std::uint64_t unseen = result.run > view.run ? result.run - view.run - 1 : 0;
-  const std::uint64_t told = folder_.replays_left_out() - view.left_out_then;
-  if (unseen > told) folder_.leave_out_replays(unseen - told);
-  view.run = result.run;
-  view.left_out_then = folder_.replays_left_out();
-}
-
 void Drain::hold_replay(const gate::Result& result, Held held) {
-  if (result.slot != replay_slot_ || result.run != replay_run_) {
-    write_replay();
-    begin_replay(result);
-  }
+  if (result.slot != replay_slot_ || result.run != replay_run_) write_replay();
   replay_slot_ = result.slot;
   replay_run_ = result.run;
   replay_.push_back(std::move(held));

@@ -44,8 +44,6 @@ class Drain {
     std::uint32_t dropped = 0;                        // captured: inputs that found the ring full, as last counted
     std::uint32_t timeouts = 0;                       // captured: replays that waited in vain
     std::uint32_t inputs_read = 0, results_read = 0;  // results of input and result passes
-    std::uint32_t run = 0;                            // captured: the last replay of which anything has come
-    std::uint64_t left_out_then = 0;                  // StepFolder::replays_left_out() when it came
   };
   // A record whose turn hasn't come: a group's results arrive in any order.
   struct Held {
@@ -76,7 +74,6 @@ class Drain {
   void expire_overdue_slot();
   void miss_replayed(const gate::Result& result, const Op& op, Missed reason);
   void hold_replay(const gate::Result& result, Held held);
-  void begin_replay(const gate::Result& result);
   void write_replay();
   void write(RecordHead* record, const float* sketch);
   void end_entries(std::uint32_t index);

@@ -40,7 +40,7 @@ void StepFolder::begin_replays() {
 StepDetector::Position StepFolder::position_of(Function function, Datatype datatype, std::uint64_t count) {
   if (marked_step_ != kNone) return {true, marked_step_, marked_ops_++, 0, false};
   StepDetector::Position p = detector_.feed(step_signature(function, datatype, count));
-  if (p.confirmed) p.step += found_from_ + left_out_;
+  if (p.confirmed) p.step += found_from_;
   if (detector_.confirmed_now()) fold_pending();
   return p;
 }
@@ -54,7 +54,7 @@ void StepFolder::feed(RecordHead* record, const float* sketch) {
   if (!p.confirmed) {
     // An irregular run without steps must not keep everything for ever.
     if (pending_.size() == kMaxPending) pending_.erase(pending_.begin());
-    Item item{fed, left_out_, *record, {}};
+    Item item{fed, *record, {}};
     if (sketch != nullptr) item.sketch.assign(sketch, sketch + sketch_floats_);
     pending_.push_back(std::move(item));
     return;
@@ -74,7 +74,7 @@ void StepFolder::fold_pending() {
   for (const Item& item : pending_) {
     const StepDetector::Position earlier = detector_.confirmation().locate(item.fed);
     if (earlier.step == kNone) continue;
-    fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step + found_from_ + item.left_out,
+    fold(item.record, item.sketch.empty() ? nullptr : item.sketch.data(), earlier.step + found_from_,
          earlier.ops_per_step);
   }
   pending_ = {};

@@ -23,10 +23,6 @@ class StepFolder {
   // The next op, one without a record.
   void pass(Function function, Datatype datatype, std::uint64_t count);
 
-  // Before the next op of a replay: so many replays before it were not measured. Each is taken for a step.
-  void leave_out_replays(std::uint64_t replays) { left_out_ += replays; }
-  std::uint64_t replays_left_out() const { return left_out_; }
-
   // A mark before the next op: a step mark begins a step. Fills the record's step fields.
   void mark(const Mark& mark, RecordHead* record);
 
@@ -36,8 +32,7 @@ class StepFolder {
  private:
   // What a step needs of a record: kept for the ops whose step isn't known yet.
   struct Item {
-    std::uint64_t fed = 0;       // which feed() it was, from 0
-    std::uint64_t left_out = 0;  // replays before it
+    std::uint64_t fed = 0;  // which feed() it was, from 0
     RecordHead record;
     std::vector<float> sketch;
   };
@@ -57,7 +52,6 @@ class StepFolder {
   std::uint64_t marked_step_ = kNone;
   std::uint32_t marked_ops_ = 0;  // so far
   std::uint64_t found_from_ = 0;  // what is added to the detector's steps: the first one after the last marked step
-  std::uint64_t left_out_ = 0;    // the same for steps that replays went through without being measured
   std::vector<Item> pending_;
   std::uint32_t sketch_floats_;
   bool open_ = false;

@@ -45,20 +45,7 @@ struct SequenceOp {
   std::size_t record;
   std::uint64_t signature;
   bool joined;
-  std::uint64_t op;
-  std::uint32_t replay;  // 0: not of a graph
 };
-
-// Steps from the one of ops[i - period, i) to the one after it: more than one where replays between them have no
-// record. As the writer counts (FORMAT.md, "step").
-inline std::uint64_t steps_to_next(std::span<const SequenceOp> ops, std::size_t i, std::size_t period) {
-  for (std::size_t j = i - std::min(i, period); j < i && j + period < ops.size(); j++) {
-    const SequenceOp &earlier = ops[j], &later = ops[j + period];
-    if (earlier.replay != 0 && earlier.op == later.op && earlier.replay < later.replay)
-      return later.replay - earlier.replay;
-  }
-  return 1;
-}
 
 // Numbers ops[begin, anchor) backwards from ops[anchor], whose step is known; ops[begin - 1] is the one before whose
 // step is, if there is one.
@@ -86,9 +73,8 @@ inline void assign_before(std::span<const SequenceOp> ops, std::size_t begin, st
   std::size_t reached = anchor;                     // from here on, ops have a step
   for (std::size_t i = anchor; i > first; i--) {
     if (phase == 0) {
-      const std::uint64_t back = steps_to_next(ops, i, period);
-      if (step < lowest + back) break;
-      step -= back;
+      if (step <= lowest) break;
+      step--;
       phase = period;
     }
     phase--;
@@ -236,7 +222,7 @@ inline std::vector<AssignedStep> assign_ops(std::span<const NumberedHead> record
       steps[i] = {head.step, head.step_op, head.ops_per_step, (head.flags & kFlagExtraOp) != 0};
       confirmed.push_back(ops.size());
     }
-    ops.push_back({i, signature_of(head), joined, head.op, head.replay});
+    ops.push_back({i, signature_of(head), joined});
   }
   if (ops.empty()) return steps;
   const bool from_start = records.front().number == 0;

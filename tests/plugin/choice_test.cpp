@@ -1,8 +1,6 @@
 // Which collectives are measured: by settings, by step, by what a communicator is for; and what is said of the others.
 // Whatever is chosen, the numbers of calls (RecordHead::op) and the steps are those of a run that measures everything.
 #include <gtest/gtest.h>
-#include <gradprobe/ring_reader.hpp>
-#include <gradprobe/step_assignment.hpp>
 
 #include <array>
 #include <chrono>
@@ -12,8 +10,6 @@
 #include <map>
 #include <set>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "fake_nccl.hpp"
 
@@ -341,19 +337,6 @@ class ChoiceOfReplays : public Choice {
     cuGraphDestroy(graph);
     return exec;
   }
-  // Replay number and step of every input, as a reader assigns them.
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> steps_of_replays() const {
-    std::vector<NumberedHead> heads;
-    auto opened = RingReader::open(folder_.files().at(0));
-    EXPECT_TRUE(opened.reader) << opened.error;
-    RingCursor cursor(*opened.reader);
-    for (Record r; cursor.next(r) == Next::record;) heads.push_back({r.number, r.head});
-    const std::vector<AssignedStep> steps = assign_steps(heads);
-    std::vector<std::pair<std::uint32_t, std::uint64_t>> found;
-    for (std::size_t i = 0; i < heads.size(); i++)
-      if (heads[i].head.replay != 0) found.emplace_back(heads[i].head.replay, steps[i].step);
-    return found;
-  }
   void replay(CUgraphExec exec, const Bucket& b) {
     b.refill();
     ASSERT_EQ(cuGraphLaunch(exec, stream_), CUDA_SUCCESS);
@@ -373,52 +356,6 @@ TEST_F(ChoiceOfReplays, EverySecondAndItsResults) {
   for (const Record& r : buffers()) (is_result(r) ? results : inputs).push_back(r.head.replay);
   EXPECT_EQ(inputs, (std::vector<std::uint32_t>{1, 3, 5, 7, 9}));
   EXPECT_EQ(results, (std::vector<std::uint32_t>{1, 5, 9}));
-}
-
-// Two graphs make a step.
-TEST_F(ChoiceOfReplays, StepsCountThoseThatAreLeftOut) {
-  setenv("GRADPROBE_EVERY", "3", 1);
-  FakeComm comm;
-  CUgraphExec large = capture(&comm, large_), loss = capture(&comm, loss_);
-  constexpr std::uint32_t kReplays = 70;
-  for (std::uint32_t i = 0; i < kReplays; i++) {
-    replay(large, large_);
-    replay(loss, loss_);
-  }
-  cuGraphExecDestroy(large);
-  cuGraphExecDestroy(loss);
-  comm.finalize();
-  const std::vector<std::pair<std::uint32_t, std::uint64_t>> steps = steps_of_replays();
-  ASSERT_EQ(steps.size(), 2 * (kReplays + 2) / 3);
-  for (const auto& [replay, step] : steps) EXPECT_EQ(step, replay - 1);
-}
-
-// As on a rank that reads the control file later than others, or earlier.
-TEST_F(ChoiceOfReplays, StepsGoOnBehindAPause) {
-  FakeComm comm;
-  CUgraphExec large = capture(&comm, large_), loss = capture(&comm, loss_);
-  const auto steps = [&](int n) {
-    for (int i = 0; i < n; i++) {
-      replay(large, large_);
-      replay(loss, loss_);
-    }
-  };
-  steps(30);
-  write_control("measure=off\n");
-  ASSERT_TRUE(said("not measuring"));
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // the collector, then the device
-  steps(17);
-  write_control("measure=on\n");
-  ASSERT_TRUE(said("every 1. step"));
-  std::this_thread::sleep_for(std::chrono::seconds(1));
-  steps(5);
-  cuGraphExecDestroy(large);
-  cuGraphExecDestroy(loss);
-  comm.finalize();
-  const std::vector<std::pair<std::uint32_t, std::uint64_t>> found = steps_of_replays();
-  ASSERT_EQ(found.size(), 2 * 35u);
-  EXPECT_EQ(found.back().second, 51u);
-  for (const auto& [replay, step] : found) EXPECT_EQ(step, replay - 1);
 }
 
 TEST_F(ChoiceOfReplays, ControlFile) {

@@ -24,6 +24,7 @@ class Preload : public testing::TestWithParam<const char*> {
 };
 class SinceConfigurations : public Preload {};  // 2.14
 class Newest : public Preload {};
+class Older : public Preload {};  // than 2.22
 
 // In place, out of place, on two streams, several datatypes and functions.
 void plain(Rank& r) {
@@ -410,7 +411,10 @@ TEST_P(Newest, RevokedCommunicator) {
           r.init("dp");
           NCCL_OK(r.all_reduce("dp", r.input(2000)));
           r.synchronize();
-          NCCL_OK(r.all_reduce("dp", r.input(3000)));
+          // One rank never joins, so this one is running for certain.
+          if (r.rank != 2) {
+            NCCL_OK(r.all_reduce("dp", r.input(3000)));
+          }
           NCCL_OK(ncclCommRevoke(r.comms["dp"].comm, NCCL_REVOKE_DEFAULT));
           r.destroy("dp");
         }),
@@ -424,7 +428,7 @@ TEST_P(Newest, RevokedCommunicator) {
 }
 
 // What this NCCL doesn't have is refused by the preload library as by the linker: with one line, without harm.
-TEST_P(Preload, MissingFunctions) {
+TEST_P(Older, MissingFunctions) {
   check(run([](Rank& r) {
           r.init("dp");
           Comm& c = r.comms["dp"];
@@ -435,12 +439,10 @@ TEST_P(Preload, MissingFunctions) {
             EXPECT_EQ(ncclCommSplit(c.comm, 0, 0, &made, nullptr), ncclInvalidUsage);
             EXPECT_EQ(ncclCommFinalize(c.comm), ncclInvalidUsage);
           }
-          if (minor() < 23) {
-            EXPECT_EQ(ncclCommInitRankScalable(&made, kRanks, r.rank, 1, r.ids, nullptr), ncclInvalidUsage);
-            EXPECT_EQ(ncclCommShrink(c.comm, excluded, 1, &made, nullptr, 0), ncclInvalidUsage);
-            EXPECT_EQ(ncclCommRevoke(c.comm, 0), ncclInvalidUsage);
-            EXPECT_EQ(ncclGroupSimulateEnd(nullptr), ncclInvalidUsage);
-          }
+          EXPECT_EQ(ncclCommInitRankScalable(&made, kRanks, r.rank, 1, r.ids, nullptr), ncclInvalidUsage);
+          EXPECT_EQ(ncclCommShrink(c.comm, excluded, 1, &made, nullptr, 0), ncclInvalidUsage);
+          EXPECT_EQ(ncclCommRevoke(c.comm, 0), ncclInvalidUsage);
+          EXPECT_EQ(ncclGroupSimulateEnd(nullptr), ncclInvalidUsage);
           EXPECT_EQ(made, nullptr);
           NCCL_OK(r.all_reduce("dp", r.input(1000)));
           r.destroy("dp");
@@ -459,7 +461,9 @@ INSTANTIATE_TEST_SUITE_P(Nccl, SinceConfigurations, testing::Values("2.23.4", "2
 INSTANTIATE_TEST_SUITE_P(Nccl, Newest, testing::Values("2.23.4", "2.30.7"), release);
 INSTANTIATE_TEST_SUITE_P(Nccl2_18, Preload, testing::Values("2.18.6"), release);
 INSTANTIATE_TEST_SUITE_P(Nccl2_18, SinceConfigurations, testing::Values("2.18.6"), release);
+INSTANTIATE_TEST_SUITE_P(Nccl2_18, Older, testing::Values("2.18.6"), release);
 INSTANTIATE_TEST_SUITE_P(Nccl2_8, Preload, testing::Values("2.8.4"), release);
+INSTANTIATE_TEST_SUITE_P(Nccl2_8, Older, testing::Values("2.8.4"), release);
 
 }  // namespace
 }  // namespace gradprobe::test

@@ -86,7 +86,7 @@ ncclResult_t init_rank(ncclComm_t* out, int ranks, const ncclUniqueId& id, int r
   if (!at_end) *out = c;
   ncclResult_t r = add_life_job({c, [c, out, at_end] {
                                    ncclResult_t started = comm_start(c);
-                                   if (at_end) *out = c;
+                                   if (at_end) *out = started == ncclSuccess ? c : nullptr;
                                    return started;
                                  }});
   if (r && r != ncclInProgress && blocking) {
