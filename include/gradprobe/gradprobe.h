@@ -5,8 +5,9 @@
  *   gradprobe_scalar("loss", x);     this rank's loss in this step: compare shows its dispersion over the ranks
  *   gradprobe_phase("eval");         what follows is another phase of the run
  *
- * From Python:  import ctypes
- *               ctypes.CDLL("libnccl-profiler-gradprobe.so").gradprobe_step(n)
+ * From Python, without harm where it isn't loaded:
+ *   import contextlib, ctypes, os
+ *   with contextlib.suppress(OSError): ctypes.CDLL("libnccl-profiler-gradprobe.so", os.RTLD_NOLOAD).gradprobe_step(n)
  * with ctypes.c_double(x) and b"loss" for a scalar, and ctypes.c_uint64(n) from 2^31 on.
  *
  * A mark goes to the ring of every communicator of the process, before the communicator's next collective. So call

@@ -17,6 +17,8 @@
 //   period that explains its extras, of at most 64 micro-batches, 8 extras and among them 4 tiny ones. (More of them
 //   are rather an evaluation.) A pattern with buckets and a tiny op is a whole step, and a regular visitor an extra.
 // - Tiny ops alone are steps only while no other has been seen.
+// - An extra that comes at every m-th repetition, before the shorter period has repeated for long enough, is part of a
+//   period of m.
 //
 // What the sequence doesn't show can't be found in it: micro-batches that all reduce, with no other collective between
 // them, are steps here, and so is each of several equal layers. Steps of more than 1024 ops aren't found. Marks

@@ -326,6 +326,12 @@ TEST_F(RunCommand, SaysWhyNothingWasRecorded) {
   ASSERT_FALSE(lines(off.err).empty());
   EXPECT_NE(lines(off.err).back().find("nothing was recorded. GRADPROBE: GRADPROBE=0"), std::string::npos) << off.err;
   EXPECT_NE(lines(off.err).back().find("unset GRADPROBE"), std::string::npos) << off.err;
+  const Outcome left_out =
+      run({"--comms", "size=8"}, {GRADPROBE_DEMO_TRAIN, "--ranks", "2", "--steps", "1", "--quiet"});
+  EXPECT_EQ(left_out.exit_code, 0);
+  ASSERT_FALSE(lines(left_out.err).empty());
+  EXPECT_NE(lines(left_out.err).back().find("GRADPROBE_COMMS=size=8 leaves all of them out"), std::string::npos)
+      << left_out.err;
   // Nobody left to tell.
   for (const char* stderr_path : {"/dev/full", "closed"})
     EXPECT_EQ(Tool(words({}, {"sh", "-c", "exit 5"}), "", stderr_path, around()).wait().exit_code, 5);
