@@ -34,11 +34,18 @@ printf '%s\n' '#include <gradprobe/gradprobe.h>' 'int main(void) { return gradpr
 if "$work/preloaded"; then echo "gradprobe_version() without a library"; exit 1; fi
 LD_PRELOAD=$preload "$work/preloaded" || { echo "not found in $preload"; exit 1; }
 command -v python3 >/dev/null || { echo "python3 is missing: its lines are not tested"; exit 0; }
-for line in 'import ctypes' 'ctypes.CDLL("libnccl-profiler-gradprobe.so").gradprobe_step(n)'; do
+lines=('import contextlib, ctypes, os'
+  'with contextlib.suppress(OSError): ctypes.CDLL("libnccl-profiler-gradprobe.so", os.RTLD_NOLOAD).gradprobe_step(n)')
+for line in "${lines[@]}"; do
   grep -qxF "$line" "$include/../README.md" || { echo "README.md has another line than: $line"; exit 1; }
+  grep -qF "$line" "$(dirname "$0")/marks_python.py" ||
+    { echo "marks_python.py has another line than: $line"; exit 1; }
 done
-# Not loaded, no CUDA: nothing happens.
-LD_LIBRARY_PATH=$(dirname "$plugin") python3 -c 'import ctypes
-n = 3
-ctypes.CDLL("libnccl-profiler-gradprobe.so").gradprobe_step(n)'
+# Not loaded: nothing happens, whether it could be or not.
+python3 -c "n = 3
+${lines[0]}
+${lines[1]}"
+LD_LIBRARY_PATH=$(dirname "$plugin") python3 -c "n = 3
+${lines[0]}
+${lines[1]}"
 LD_LIBRARY_PATH=$standin GRADPROBE_LOG=off python3 -B "$(dirname "$0")/marks_python.py" "$plugin" "$tool" "$work/rings"
