@@ -156,6 +156,28 @@ TEST_F(Linking, HostCallbackBeforeTheLaunch) {
   expect_measured(folder_.collectives()[0], b);
 }
 
+struct LaunchesBlock {
+  LaunchesBlock() { setenv("CUDA_LAUNCH_BLOCKING", "1", 1); }  // the driver looks once, before the fixture's first call
+};
+class BlockingLinking : private LaunchesBlock, public PluginTest {};
+
+// The host comes back from such a launch when the pass has ended, so what it has been told must be published before.
+TEST_F(BlockingLinking, HostCallbackBeforeTheLaunch) {
+  setenv("GRADPROBE_GATE_TIMEOUT", "3000", 1);
+  const Bucket b(5000);
+  FakeComm comm;
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, b.count(), stream_);
+  comm.tell_by_callback({{call, &b}});
+  const auto begin = std::chrono::steady_clock::now();
+  comm.launch(api, stream_, {{call, &b}});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2500));
+  comm.stop(api);
+  comm.finalize();
+  ASSERT_EQ(folder_.collectives().size(), 1u);
+  expect_measured(folder_.collectives()[0], b);
+}
+
 TEST_F(Linking, NonBlockingLaunchOnAnotherThreadAfterTheApiEnded) {
   const Bucket b(5000);
   FakeComm comm;
