@@ -5,6 +5,7 @@
 
 #include "profiler_abi.hpp"
 
+// NOLINTBEGIN(bugprone-macro-parentheses): names of types and members can't have any
 // `member` of `Type` lies where NCCL has `field` (a gradprobe::abi::Field), and is as large.
 #define GRADPROBE_ABI_FIELD(Type, member, field)                                                               \
   static_assert(                                                                                               \
@@ -23,3 +24,4 @@
   GRADPROBE_ABI_FIELD(Type, stop_event, layout::stopEvent);                \
   GRADPROBE_ABI_FIELD(Type, record_event_state, layout::recordEventState); \
   GRADPROBE_ABI_FIELD(Type, finalize, layout::finalize)
+// NOLINTEND(bugprone-macro-parentheses)

@@ -46,7 +46,7 @@ Log::Log(NcclLogger logger, LogTarget target) : logger_(logger) {
 
 void Log::write(Level level, const char* format, va_list arguments) const {
   char line[1024];
-  std::vsnprintf(line, sizeof line, format, arguments);
+  std::vsnprintf(line, sizeof line, format, arguments);  // NOLINT(clang-analyzer-valist.Uninitialized): callers do it
   if (to_nccl_) logger_(level == Level::warn ? kNcclWarn : kNcclInfo, kNcclInit, "gradprobe", 0, "gradprobe: %s", line);
   if (to_stderr_ && level != Level::info) {
     // One write() for the whole line, so that lines of several ranks on one terminal don't mix.

@@ -159,7 +159,7 @@ void* Process::start(const InitCall& call, const Config& config, const Log& log,
   } else {
     const auto say = call.rank == 0 ? &Log::notice : &Log::info;
     (log.*say)(
-        "version %s: rank %u of %u measures the inputs of all-reduce and reduce-scatter into %s (%llu "
+        "version %s: rank %u of %u measures the inputs of reducing collectives into %s (%llu "
         "records)%s",
         kVersion, call.rank, call.nranks, path.c_str(), static_cast<unsigned long long>(capacity),
         config.launch_blocking && call.profiler_abi != 0

@@ -101,7 +101,7 @@ void check_complete(const std::vector<RankInStep>& ranks, StepComparison& result
   result.complete = result.step == 0 || most >= expected;
   if (result.complete && expected == 0 && !marked_whole(ranks, result.step)) {
     result.complete = false;
-    result.notes.push_back("incomplete: the records don't go from its mark to its end; not in the summary");
+    result.notes.emplace_back("incomplete: the records don't go from its mark to its end; not in the summary");
   } else if (!result.complete) {
     result.notes.push_back(fmt::format("incomplete: {} of {} collectives; not in the summary", most, expected));
   }

@@ -41,7 +41,7 @@ class ElfFile {
   // Machine code of devices (.nv_fatbin, often gigabytes) is passed over where the section table tells it apart.
   template <class Accept>
   auto find_text(std::string_view begin, Accept accept) const -> decltype(accept(std::string_view())) {
-    decltype(accept(std::string_view())) result;
+    decltype(accept(std::string_view())) result{};
     scan(begin, [&](std::string_view text) {
       result = accept(text);
       return result != decltype(result){};

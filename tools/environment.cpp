@@ -1,5 +1,6 @@
 #include "environment.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,7 +41,7 @@ std::optional<std::string> Environment::value(const std::string& name) const {
 
 std::vector<std::string> Environment::entries() const {
   std::vector<std::string> all;
-  for (const auto& [name, text] : variables_) all.push_back(name + "=" + text);
+  for (const auto& [name, text] : variables_) all.push_back(fmt::format("{}={}", name, text));
   return all;
 }
 
@@ -76,7 +77,7 @@ std::string find_executable(const std::string& command, const Environment& envir
   const std::string* path = environment.find("PATH");
   if (!command.empty()) {
     for (const std::string& folder : split(path != nullptr ? *path : std::string("/bin:/usr/bin"), ':')) {
-      const std::string candidate = (folder.empty() ? std::string(".") : folder) + "/" + command;
+      std::string candidate = (folder.empty() ? std::string(".") : folder) + "/" + command;
       if (usable(candidate, false)) {
         why->clear();
         return candidate;

@@ -85,7 +85,7 @@ void fill_from_library(const FoundLibrary& found, Nccl* nccl) {
 }
 
 std::optional<Nccl> preloaded_nccl(const Environment& environment, const LibrarySearch& libraries) {
-  for (std::string entry : split(environment.value("LD_PRELOAD").value_or(""), ' ')) {
+  for (const std::string& entry : split(environment.value("LD_PRELOAD").value_or(""), ' ')) {
     for (const std::string& name : split(entry, ':')) {
       const FoundLibrary found = libraries.find(name, nullptr);
       if (found.path.empty() || !found.broken.empty()) continue;
@@ -192,7 +192,7 @@ NcclVersion parse_banner(std::string_view text) {
   if (!text.starts_with(kBanner)) return version;
   text.remove_prefix(kBanner.size());
   const std::size_t plus = text.find("+cuda");
-  if (plus == std::string_view::npos || plus > 32) return version;
+  if (plus > 32) return version;  // also where there is none
   int numbers[3] = {};
   const char* at = text.data();
   const char* const end = text.data() + plus;

@@ -201,7 +201,7 @@ class StepDetector {
 
   // The ops before `op` that are not remembered yet: all of them continued the pattern.
   void remember_pattern(std::uint64_t op) {
-    if (remembered_ == op) return;
+    if (remembered_ == op || period_ == 0) return;
     // A pattern is established when each of its ops has been seen: without a bucket so far, it has none.
     if (leading_ == remembered_) leading_ = op;
     const std::uint64_t from = std::max(remembered_, op - std::min<std::uint64_t>(op, kHistory));

@@ -156,9 +156,10 @@ TEST_F(RingWriterTest, KilledWriterLosesAtMostTheRecordItWasWriting) {
       auto ring = RingWriter::create(config_, identity_, &why_);
       if (ring == nullptr) _exit(1);
       const std::string path = ring->path();
-      if (::write(ready[1], path.c_str(), path.size() + 1) < 0) _exit(1);
       std::vector<float> sketch(256, 1.0f);
-      for (std::uint64_t i = 0;; i++) ring->write(record(i), sketch.data());
+      ring->write(record(0), sketch.data());
+      if (::write(ready[1], path.c_str(), path.size() + 1) < 0) _exit(1);
+      for (std::uint64_t i = 1;; i++) ring->write(record(i), sketch.data());
     }
     char path[512] = {};
     ASSERT_GT(::read(ready[0], path, sizeof path - 1), 0);
