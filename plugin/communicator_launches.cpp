@@ -1,6 +1,5 @@
 // The communicator's launches: which gate goes in front of which of NCCL's, which entries it reads and when they are
 // published, and which launch completes results.
-#include <algorithm>
 #include <utility>
 
 #include "communicator.hpp"

@@ -1,6 +1,5 @@
 // The communicator's tables: batches of calls, slots and their entries, what of them graphs hold, and how they are
 // given up and given back.
-#include <algorithm>
 #include <thread>
 #include <utility>
 
