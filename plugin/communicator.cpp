@@ -7,8 +7,10 @@
 namespace gradprobe {
 namespace {
 
+constexpr std::uint32_t kReducing =
+    Selection::bit(Function::all_reduce) | Selection::bit(Function::reduce_scatter) | Selection::bit(Function::reduce);
 bool reduces(Function f) {
-  return f == Function::all_reduce || f == Function::reduce_scatter || f == Function::reduce;
+  return (kReducing & Selection::bit(f)) != 0;
 }
 
 // Kept as raw values: where frameworks reduce their losses. A reduce-scatter's input is never as small in practice.
@@ -72,8 +74,6 @@ std::uint64_t Communicator::input_count(const CollApiEvent& e) const {
 }
 
 void Communicator::choose_plain_calls() {
-  constexpr std::uint32_t kReducing = Selection::bit(Function::all_reduce) | Selection::bit(Function::reduce_scatter) |
-                                      Selection::bit(Function::reduce);
   const bool by_datatype = selection_.datatypes != Selection::kAllDatatypes;
   plain_functions_ = by_datatype || activations_ ? 0 : selection_.functions & kReducing & ~watched_functions_;
   plain_from_ = std::max<std::uint64_t>(kMaxRawElements + 1, selection_.min_count);
@@ -140,7 +140,7 @@ void Communicator::note_unmeasured(const CollApiEvent& event, Op* op) {
   if (op->eligible) op->reason = unmeasured_;
   op->eligible = false;
   // No replay of a captured call will be seen, so it gets no record either.
-  if (event.captured) tables_.uncounted[static_cast<std::size_t>(op->reason)].fetch_add(1, std::memory_order_relaxed);
+  if (event.captured) tables_.count_without_record(op->reason);
   op->state.store(event.captured ? OpState::captured : OpState::missed, std::memory_order_release);
 }
 
@@ -177,7 +177,7 @@ inline bool Communicator::result_due(const Op& op, const CollApiEvent& event, co
     log_.warn("rank %u: %u collectives without an outcome: this communicator is not recorded any more", identity_.rank,
               kDirectOps);
   }
-  tables_.uncounted[static_cast<std::size_t>(Missed::backlog)].fetch_add(1, std::memory_order_relaxed);
+  tables_.count_without_record(Missed::backlog);
   return false;
 }
 
@@ -224,7 +224,7 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
   Handle handle = call_handle_.with(next_op_);
   if (captured != nullptr) {
     direct->state.store(OpState::captured, std::memory_order_release);
-    if (!op.eligible) tables_.uncounted[static_cast<std::size_t>(op.reason)].fetch_add(1, std::memory_order_relaxed);
+    if (!op.eligible) tables_.count_without_record(op.reason);
     handle = call_handle_.with(captured_payload(op));
     add(op, b);
   }
@@ -248,7 +248,7 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
     op.state.store(OpState::passed, std::memory_order_release);
     hand_over(event);
     const Missed reason = event.function == Function::broadcast ? Missed::unsupported_function : Missed::not_sampled;
-    tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+    tables_.count_without_record(reason);
     return {};
   }
   if (channel_ == nullptr) {
@@ -280,7 +280,7 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
 inline Handle Communicator::note_call(const CollApiEvent& event) {
   const std::uint64_t ordinal = count_call(event.group_api, event.captured);
   if (const Missed reason = is_plain(event) ? Missed::none : leave_out(event); reason != Missed::none) {
-    tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+    tables_.count_without_record(reason);
     return {};
   }
   return take_up(event, ordinal);

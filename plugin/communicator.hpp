@@ -109,8 +109,8 @@ class Communicator {
     if (function != left_out_name_) return false;
     t_links.phase = LaunchPhase::none;
     const std::uint64_t ordinal = count_call(group_api, captured);
-    tables_.uncounted[static_cast<std::size_t>(Missed::not_selected)].fetch_add(1, std::memory_order_relaxed);
-    if (ordinal == kCallsToIdle && !measures_.load(std::memory_order_relaxed)) [[unlikely]]
+    tables_.count_without_record(Missed::not_selected);
+    if (ordinal == kCallsToIdle) [[unlikely]]
       idle_.fetch_or(kQuiet, std::memory_order_relaxed);
     return true;
   }
@@ -118,7 +118,7 @@ class Communicator {
   bool idly_leaves_out_again(const char* function) {
     if (function != left_out_name_) return false;
     tables_.calls.store(tables_.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    tables_.uncounted[static_cast<std::size_t>(Missed::not_selected)].fetch_add(1, std::memory_order_relaxed);
+    tables_.count_without_record(Missed::not_selected);
     return true;
   }
   // A call that is recorded waits for a launch; without one, launches needn't be told.
@@ -354,9 +354,9 @@ class Communicator {
   std::atomic<bool> groups_captured_{false};
 
   static constexpr std::uint64_t kCallsToIdle = 64;
-  enum Idle : std::uint8_t { kQuiet = 1, kAlone = 2 };
+  // Many calls have been left out; no other communicator is open; a batch has been opened, which stays so.
+  enum Idle : std::uint8_t { kQuiet = 1, kAlone = 2, kMeasures = 4 };
   std::atomic<std::uint8_t> idle_{0};
-  std::atomic<bool> measures_{false};          // a batch has been opened
   std::atomic<bool> awaits_launch_{false};     // one is open: `current_`
   std::atomic<bool> callbacks_matter_{false};  // host callbacks may tell buffers of others
 

@@ -38,10 +38,7 @@ Communicator::Batch* Communicator::open_batch(bool captured) {
   b->captured = captured;
   b->first_op = next_op_;
   current_ = b;
-  if (!measures_.load(std::memory_order_relaxed)) {
-    measures_.store(true, std::memory_order_relaxed);
-    idle_.fetch_and(kAlone, std::memory_order_relaxed);
-  }
+  if ((idle_.load(std::memory_order_relaxed) & kMeasures) == 0) idle_.fetch_or(kMeasures, std::memory_order_relaxed);
   awaits_launch_.store(true, std::memory_order_relaxed);
   if (captured) callbacks_matter_.store(true, std::memory_order_relaxed);
   return b;
@@ -152,7 +149,7 @@ void Communicator::miss(Op* op, Batch* b, Missed reason) {
   if (b != nullptr) b->eligible--;
   op->state.store(OpState::missed, std::memory_order_release);
   if (op->captured)  // its place in the table of direct ops is passed already
-    tables_.uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+    tables_.count_without_record(reason);
 }
 
 void Communicator::miss_unplaced(Batch* b, Missed reason, bool keep_addressed) {

@@ -46,7 +46,8 @@ std::unique_ptr<GateChannel> GateChannel::take_retired(const CudaDriver& cuda, c
   Retired& all = retired();
   const std::lock_guard lock(all.mutex);
   const auto found = std::find_if(all.channels.begin(), all.channels.end(), [&](const auto& c) {
-    return c->context_ == context && c->sketch_floats_ == config.sketch_floats && c->max_ctas_ == config.max_ctas;
+    return c->context_ == context && c->params_.sketch_floats == config.sketch_floats &&
+           c->params_.workspace_ctas == config.max_ctas;
   });
   if (found == all.channels.end()) return nullptr;
   std::unique_ptr<GateChannel> channel = std::move(*found);
@@ -76,8 +77,6 @@ void GateChannel::set_common_params(const Config& config) {
   params_.channel = reinterpret_cast<gate::ChannelState*>(device_memory_);
   params_.timeout_ns = std::uint64_t{config.gate_timeout_ms} * 1000000u;
   params_.result_capacity = kResults;
-  params_.sketch_floats = sketch_floats_;
-  params_.workspace_ctas = max_ctas_;
   params_.flags = config.count_zeros ? gate::kCountZeros : 0;
 }
 
@@ -119,13 +118,13 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
         r != CUDA_SUCCESS)
       return fail(gate::kMeasureKernels[i], "cuModuleGetFunction", r);
 
-  sketch_floats_ = config.sketch_floats;
-  max_ctas_ = config.max_ctas;
+  params_.sketch_floats = config.sketch_floats;
+  params_.workspace_ctas = config.max_ctas;
   entries_at_ = sizeof(gate::GateSlot) * kSlots;
   control_at_ = entries_at_ + sizeof(gate::GateEntry) * kEntries;
   results_at_ = control_at_ + sizeof(gate::GateControl);
   const std::size_t page = 4096;
-  const std::size_t wanted = results_at_ + std::size_t{gate::result_bytes(sketch_floats_)} * kResults;
+  const std::size_t wanted = results_at_ + std::size_t{gate::result_bytes(config.sketch_floats)} * kResults;
   host_bytes_ = (wanted + page - 1) / page * page;
   // MAP_POPULATE: the first touch would otherwise be a page fault inside a callback.
   void* map = mmap(nullptr, host_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -150,11 +149,10 @@ bool GateChannel::set_up(const Config& config, std::string* why) {
   constexpr std::size_t kAlignment = alignof(gate::WorkspaceHead);
   const std::size_t workspaces_at =
       (sizeof(gate::ChannelState) + sizeof(gate::SlotRuns) * kSlots + kAlignment - 1) / kAlignment * kAlignment;
-  const std::size_t workspace_bytes = gate::workspace_layout(sketch_floats_, max_ctas_).bytes;
+  const std::size_t workspace_bytes = gate::workspace_layout(config.sketch_floats, config.max_ctas).bytes;
   device_bytes_ = workspaces_at + workspace_bytes * kWorkspaces;
   if (const CUresult r = cuda_.mem_alloc(&device_memory_, device_bytes_); r != CUDA_SUCCESS)
     return fail("can't allocate the workspaces", "cuMemAlloc", r);
-  slot_runs_ = device_memory_ + sizeof(gate::ChannelState);
   for (std::uint32_t i = 0; i < kWorkspaces; i++) workspaces_[i] = device_memory_ + workspaces_at + workspace_bytes * i;
   set_common_params(config);
   return true;
@@ -195,7 +193,8 @@ CUresult GateChannel::launch(const PassLaunch& pass, CUstream stream, std::uint3
   const ScopedContext context(cuda_, context_);
   gate::GateParams params = params_;
   params.slot = reinterpret_cast<gate::GateSlot*>(device_base_ + sizeof(gate::GateSlot) * pass.slot);
-  params.slot_runs = reinterpret_cast<gate::SlotRuns*>(slot_runs_ + sizeof(gate::SlotRuns) * pass.slot);
+  params.slot_runs = reinterpret_cast<gate::SlotRuns*>(device_memory_ + sizeof(gate::ChannelState) +
+                                                       sizeof(gate::SlotRuns) * pass.slot);
   params.workspace = reinterpret_cast<gate::WorkspaceHead*>(workspaces_[pass.workspace]);
   params.first_arrival = pass.first_arrival;
   params.slot_index = pass.slot;

@@ -98,7 +98,7 @@ class GateChannel {
   gate::GateEntry& entry(std::uint32_t i) const { return entries_[i]; }
   gate::GateControl& control() const { return *control_; }
   gate::Result& result(std::uint64_t i) const {
-    return *reinterpret_cast<gate::Result*>(results_ + (i % kResults) * gate::result_bytes(sketch_floats_));
+    return *reinterpret_cast<gate::Result*>(results_ + (i % kResults) * gate::result_bytes(params_.sketch_floats));
   }
   static const float* sketch(const gate::Result& r) { return reinterpret_cast<const float*>(&r + 1); }
 
@@ -134,7 +134,6 @@ class GateChannel {
   gate::GateControl* control_ = nullptr;
   unsigned char* results_ = nullptr;
   CUdeviceptr device_memory_ = 0;  // ChannelState, SlotRuns[kSlots], workspaces
-  CUdeviceptr slot_runs_ = 0;
   CUdeviceptr workspaces_[kWorkspaces] = {};
   std::size_t device_bytes_ = 0;
   struct StreamUse {
@@ -145,8 +144,6 @@ class GateChannel {
   std::uint64_t stream_uses_ = 0;
   mutable std::atomic<std::uint32_t> launches_{0};
   gate::GateParams params_{};  // what all launches have in common
-  std::uint32_t sketch_floats_ = 0;
-  std::uint32_t max_ctas_ = 0;
   unsigned char uuid_[16] = {};
   std::string device_name_;
 };

@@ -115,6 +115,9 @@ struct OpTables {
   // Collectives that never became an op or a record, by reason.
   std::atomic<std::uint64_t> uncounted[static_cast<std::size_t>(Missed::count_)] = {};
 
+  void count_without_record(Missed reason) {
+    uncounted[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  }
   Op& direct_op(std::uint64_t index) const { return direct[index % kDirectOps]; }
 };
 

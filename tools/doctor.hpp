@@ -78,6 +78,9 @@ InstalledFiles installed_files();
 inline constexpr const char* kPluginFile = "libnccl-profiler-gradprobe.so";
 inline constexpr const char* kPreloadFile = "libgradprobe-preload.so";
 
+// LD_PRELOAD names the preload library.
+bool preload_is_set(const Environment& environment);
+
 // The text in the plugin's file that its version follows.
 inline constexpr const char* kPluginVersionText = "gradprobe plugin version ";
 

@@ -27,8 +27,7 @@ void check_switches(const Environment& environment, Diagnosis* diagnosis) {
     diagnosis->problem("GRADPROBE", Blocks::switched_off, "GRADPROBE=0: the plugin loads, measures and writes nothing",
                        "unset GRADPROBE");
   if (const auto blocking = environment.value("CUDA_LAUNCH_BLOCKING");
-      blocking && std::strtol(blocking->c_str(), nullptr, 10) != 0 &&
-      environment.value("LD_PRELOAD").value_or("").find(kPreloadFile) == std::string::npos)
+      blocking && std::strtol(blocking->c_str(), nullptr, 10) != 0 && !preload_is_set(environment))
     diagnosis->problem(
         "launches", Blocks::serialised,
         fmt::format("CUDA_LAUNCH_BLOCKING={}: the plugin can only measure collectives in CUDA graphs", *blocking),

@@ -26,13 +26,6 @@ bool is_preload_library(const std::string& path) {
   return base_name(path) == kPreloadFile;
 }
 
-bool preload_is_set(const Environment& environment) {
-  for (const std::string& part : split(environment.value("LD_PRELOAD").value_or(""), ' '))
-    for (const std::string& entry : split(part, ':'))
-      if (is_preload_library(entry)) return true;
-  return false;
-}
-
 std::string plugin_version(const ElfFile& file) {
   const std::string_view begin = kPluginVersionText;
   return file.find_text(begin, [&](std::string_view text) { return std::string(text.substr(begin.size())); });
@@ -388,6 +381,13 @@ class NcclCheck {
 };
 
 }  // namespace
+
+bool preload_is_set(const Environment& environment) {
+  for (const std::string& part : split(environment.value("LD_PRELOAD").value_or(""), ' '))
+    for (const std::string& entry : split(part, ':'))
+      if (is_preload_library(entry)) return true;
+  return false;
+}
 
 void check_nccl_and_plugin(const Patient& patient, Environment* environment, Diagnosis* diagnosis) {
   NcclCheck(patient, environment, diagnosis).run();

@@ -91,6 +91,12 @@ std::vector<Record> RingFolder::records() const {
   return all;
 }
 
+std::vector<Record> RingFolder::records(RecordKind kind) const {
+  std::vector<Record> all = records();
+  std::erase_if(all, [kind](const Record& r) { return r.kind() != kind; });
+  return all;
+}
+
 std::vector<Record> RingFolder::collectives() const {
   std::vector<Record> all = records();
   std::erase_if(all, [](const Record& r) { return !r.has_body(); });

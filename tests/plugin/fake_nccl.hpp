@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <string>
 #include <vector>
@@ -97,10 +98,16 @@ class RingFolder {
   // All readable records of all rings, collective and scalar records only, in ring order.
   std::vector<Record> collectives() const;
   std::vector<Record> records() const;
+  std::vector<Record> records(RecordKind kind) const;
   LiveCounters counters() const;  // of the only ring
 
  private:
   std::string path_;
+};
+
+// A base before a fixture: kernel launches return when the kernel has ended. The driver looks once, at the first call.
+struct LaunchesBlock {
+  LaunchesBlock() { setenv("CUDA_LAUNCH_BLOCKING", "1", 1); }
 };
 
 // A CUDA context of the stand-in's device 0, current on the constructing thread.

@@ -156,9 +156,6 @@ TEST_F(Linking, HostCallbackBeforeTheLaunch) {
   expect_measured(folder_.collectives()[0], b);
 }
 
-struct LaunchesBlock {
-  LaunchesBlock() { setenv("CUDA_LAUNCH_BLOCKING", "1", 1); }  // the driver looks once, before the fixture's first call
-};
 class BlockingLinking : private LaunchesBlock, public PluginTest {};
 
 // The host comes back from such a launch when the pass has ended, so what it has been told must be published before.

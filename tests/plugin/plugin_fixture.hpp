@@ -29,11 +29,7 @@ class PluginTest : public ::testing::Test {
       if (r.kind() != RecordKind::result) ops[r.head.op].push_back(r);
     return ops;
   }
-  std::vector<Record> of_kind(RecordKind kind) const {
-    std::vector<Record> records = folder_.records();
-    std::erase_if(records, [kind](const Record& r) { return r.kind() != kind; });
-    return records;
-  }
+  std::vector<Record> of_kind(RecordKind kind) const { return folder_.records(kind); }
 
   RingFolder folder_;
   Device device_;

@@ -45,11 +45,7 @@ class Results : public ::testing::Test {
     comm->collective({.input = &input, .output = &output, .reduced = &reduced, .count = count}, stream, function);
   }
 
-  std::vector<Record> of_kind(RecordKind kind) const {
-    std::vector<Record> records = folder_.records();
-    std::erase_if(records, [kind](const Record& r) { return r.kind() != kind; });
-    return records;
-  }
+  std::vector<Record> of_kind(RecordKind kind) const { return folder_.records(kind); }
   std::vector<Record> inputs() const { return of_kind(RecordKind::collective); }
   std::vector<Record> results() const { return of_kind(RecordKind::result); }
 

@@ -60,8 +60,7 @@ TEST_F(KnownCalls, NoRecordBeforeTheCallHasReturned) {
   EXPECT_EQ(records[1].head.missed, 0);
   EXPECT_NEAR(records[1].head.collective.sum_squares / bucket.sum_squares(), 1, 1e-7);
   std::vector<std::uint64_t> results;
-  for (const Record& r : folder_.records())
-    if (r.head.kind == static_cast<std::uint16_t>(RecordKind::result)) results.push_back(r.head.op);
+  for (const Record& r : folder_.records(RecordKind::result)) results.push_back(r.head.op);
   EXPECT_EQ(results, std::vector<std::uint64_t>{1});
 }
 
@@ -165,9 +164,6 @@ TEST_F(KnownCalls, DroppedReplaysOfASlotThatIsUsedAgain) {
   EXPECT_EQ(cuGraphDestroy(third), CUDA_SUCCESS);
 }
 
-struct LaunchesBlock {
-  LaunchesBlock() { setenv("CUDA_LAUNCH_BLOCKING", "1", 1); }  // the driver looks once, before the fixture's first call
-};
 class BlockingKnownCalls : private LaunchesBlock, public KnownCalls {};
 
 // A pass ends before the call that launches it returns, when nobody can know its number yet.
@@ -176,13 +172,9 @@ TEST_F(BlockingKnownCalls, ResultsOfPassesThatEndBeforeTheirLaunchReturns) {
   const Bucket bucket(1000);
   for (std::size_t i = 0; i < kCalls; i++) comm_->end_calls(begin(bucket), CallOutcome::launched, stream_);
   close();
-  std::size_t results = 0;
-  for (const Record& r : folder_.records()) {
-    if (r.head.kind != static_cast<std::uint16_t>(RecordKind::result)) continue;
-    results++;
-    EXPECT_EQ(static_cast<Missed>(r.head.missed), Missed::none) << "op " << r.head.op;
-  }
-  EXPECT_EQ(results, kCalls);
+  const auto results = folder_.records(RecordKind::result);
+  EXPECT_EQ(results.size(), kCalls);
+  for (const Record& r : results) EXPECT_EQ(static_cast<Missed>(r.head.missed), Missed::none) << "op " << r.head.op;
   EXPECT_EQ(folder_.collectives().size(), kCalls);
 }
 

@@ -152,8 +152,8 @@ const Rings::Ring& Rings::only(const std::string& name, int rank, std::size_t in
   if (found == rings.end() || found->second.size() == 1) return only(name, rank);
   const auto fits = [&](const Ring& ring) { return ring.inputs.size() == inputs; };
   EXPECT_EQ(std::count_if(found->second.begin(), found->second.end(), fits), 1) << name << " rank " << rank;
-  return *std::max_element(found->second.begin(), found->second.end(),
-                           [&](const Ring& a, const Ring& b) { return fits(a) < fits(b); });
+  const auto ring = std::find_if(found->second.begin(), found->second.end(), fits);
+  return ring != found->second.end() ? *ring : found->second.front();
 }
 
 void check(const std::vector<Rank>& ranks, const RingFolder& folder) {
