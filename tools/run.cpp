@@ -267,7 +267,7 @@ class Run {
     if (say_what_to_fix("nothing was recorded")) return;
     const std::string comms = environment_.value("GRADPROBE_COMMS").value_or("");
     const std::string left_out =
-        comms.empty() ? "" : fmt::format(" or GRADPROBE_COMMS={} leaves all of them out,", comms);
+        comms.empty() || comms == "all" ? "" : fmt::format(" or GRADPROBE_COMMS={} leaves all of them out,", comms);
     print_note(
         fmt::format("nothing was recorded: no NCCL communicator of two or more ranks was made,{} as far as can be "
                     "told; NCCL_DEBUG=INFO shows what NCCL and gradprobe did",
