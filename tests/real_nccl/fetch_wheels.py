@@ -4,8 +4,8 @@
 pip downloads each wheel and checks its hash. Only the library and its header are kept. A folder appears as a whole or
 not at all, so an interrupted run leaves nothing half made; of two at once, one waits for the other.
 
-Exit code: 0 all there; 1 something is wrong (a hash, a full disk); 2 wrong usage; 3 something couldn't be downloaded and
-nothing else is wrong. One line each says what.
+Exit code: 0 all there; 1 something is wrong (a hash, a full disk); 2 wrong usage; 3 something couldn't be downloaded
+and nothing else is wrong. One line each says what.
 """
 import argparse
 import contextlib
@@ -182,7 +182,7 @@ def main():
     parser.add_argument("--into", type=pathlib.Path, metavar="DIR",
                         help="where to (default: GRADPROBE_CACHE, else build/wheels)")
     parser.add_argument("--list", action="store_true",
-                        help="only print of each wheel its folder, its role and whether it is there")
+                        help="only print of each wheel its name, its role and whether it is there")
     parser.add_argument("names", nargs="*", metavar="NAME",
                         help="2.30.7-cu12, or 2.30.7 for the newest CUDA (default: all)")
     arguments = parser.parse_args()
@@ -197,7 +197,7 @@ def main():
         return USAGE
     if arguments.list:
         for wheel in wheels:
-            print(folder / wheel.name, wheel.role, "there" if is_there(wheel, folder) else "missing")
+            print(wheel.name, wheel.role, "there" if is_there(wheel, folder) else "missing")
         return 0
     return fetch_all([w for w in wheels if not is_there(w, folder)], folder)
 
