@@ -260,7 +260,12 @@ TEST_F(Captured, UpdatedGraphsWithResults) {
 }
 
 class Interleaved : public Captured, public ::testing::WithParamInterface<std::tuple<bool, bool>> {};
-INSTANTIATE_TEST_SUITE_P(StreamsAndEvents, Interleaved, ::testing::Combine(::testing::Bool(), ::testing::Bool()));
+std::string name_of(const ::testing::TestParamInfo<std::tuple<bool, bool>>& info) {
+  const auto [two_streams, inline_events] = info.param;
+  return std::string(two_streams ? "TwoStreams_" : "OneStream_") + (inline_events ? "Inline" : "ByCallback");
+}
+INSTANTIATE_TEST_SUITE_P(StreamsAndEvents, Interleaved, ::testing::Combine(::testing::Bool(), ::testing::Bool()),
+                         name_of);
 
 TEST_P(Interleaved, TwoGraphsAndUncapturedWork) {
   const auto [two_streams, inline_events] = GetParam();

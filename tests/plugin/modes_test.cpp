@@ -76,7 +76,10 @@ struct Unmeasured {
 class MixedLaunches : public Modes, public ::testing::WithParamInterface<Unmeasured> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, MixedLaunches,
                          ::testing::Values(Unmeasured{"AllGather", "ncclFloat32"}, Unmeasured{"AllReduce", "ncclInt64"},
-                                           Unmeasured{"AllReduce", "Unknown"}));
+                                           Unmeasured{"AllReduce", "Unknown"}),
+                         [](const auto& info) {
+                           return std::string(info.param.function) + "_of_" + info.param.datatype;
+                         });
 
 TEST_P(MixedLaunches, OneLaunchInline) {
   FakeComm comm;
@@ -306,12 +309,19 @@ TEST_F(Modes, ResultsWithoutAGroupApiToldByCallbacks) {
 // its own launch; where nothing says which launch completes it, it is missed.
 enum class Order { inline_first, callback_first };
 enum class Callback { before_the_launches, before_the_groups_stop, between, after };
+std::string name_of(const ::testing::TestParamInfo<std::tuple<Order, Callback>>& info) {
+  const char* const moments[] = {"before_the_launches", "before_the_groups_stop", "between", "after"};
+  const auto [order, when] = info.param;
+  return std::string(order == Order::inline_first ? "inline_first_" : "callback_first_") +
+         moments[static_cast<int>(when)];
+}
 class MixedTelling : public Modes, public ::testing::WithParamInterface<std::tuple<Order, Callback>> {};
 INSTANTIATE_TEST_SUITE_P(Orders, MixedTelling,
                          ::testing::Combine(::testing::Values(Order::inline_first, Order::callback_first),
                                             ::testing::Values(Callback::before_the_launches,
                                                               Callback::before_the_groups_stop, Callback::between,
-                                                              Callback::after)));
+                                                              Callback::after)),
+                         name_of);
 
 TEST_P(MixedTelling, IsNeverWrong) {
   const auto [order, when] = GetParam();

@@ -57,7 +57,11 @@ class Graphs : public Nccl, public ::testing::WithParamInterface<const char*> {
     setenv("GRADPROBE_RING_MB", "16", 1);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Nccl, Graphs, ::testing::Values("0", "1", "2"));
+std::string name_of(const ::testing::TestParamInfo<const char*>& info) {
+  const std::string_view setting = info.param;
+  return setting == "0" ? "WithoutProxyWork" : setting == "1" ? "UncapturedInline" : "AllByCallbacks";
+}
+INSTANTIATE_TEST_SUITE_P(Nccl, Graphs, ::testing::Values("0", "1", "2"), name_of);
 
 TEST_P(Graphs, TwoInterleavedOnTwoStreamsAndUncapturedOnes) {
   run([](Rank& r) {

@@ -354,7 +354,7 @@ TEST_P(CapturedResults, OfEveryNthReplay) {
   }
   for (const Record& r : inputs()) expect_input(r, b);
 }
-INSTANTIATE_TEST_SUITE_P(Every, CapturedResults, ::testing::Values(1u, 3u));
+INSTANTIATE_TEST_SUITE_P(Every, CapturedResults, ::testing::Values(1u, 3u), ::testing::PrintToStringParamName());
 
 class Workspaces : public Results {
  protected:

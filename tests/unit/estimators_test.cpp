@@ -4,6 +4,7 @@
 
 #include <ostream>
 #include <random>
+#include <string>
 
 #include "reference_sketch.hpp"
 
@@ -93,9 +94,19 @@ struct Case {
   std::size_t buckets;
   std::uint32_t k;
 };
+std::string percent(double x) {
+  return std::to_string(static_cast<int>(100 * x + 0.5)) + "percent";
+}
+
+// As "Gaussian_90percent_common_4buckets_k1024".
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  const char* const shapes[] = {"Gaussian", "HeavyTailed", "OutlierColumns"};
+  return shapes[static_cast<int>(c.shape)] + std::string("_") + (c.common > 0.99 ? "nearly_all" : percent(c.common)) +
+         "_common_" + std::to_string(c.buckets) + (c.buckets == 1 ? "bucket_k" : "buckets_k") + std::to_string(c.k);
+}
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << "shape " << static_cast<int>(c.shape) << ", common " << c.common << ", " << c.buckets << " buckets, k "
-       << c.k;
+  *out << name_of({c, 0});
 }
 
 class Coverage : public testing::TestWithParam<Case> {};
@@ -147,7 +158,7 @@ std::vector<Case> all_cases() {
         for (const std::uint32_t k : {256u, 1024u}) cases.push_back({shape, common, buckets, k});
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, Coverage, testing::ValuesIn(all_cases()));
+INSTANTIATE_TEST_SUITE_P(Shapes, Coverage, testing::ValuesIn(all_cases()), name_of);
 
 TEST(CosineEstimator, IdenticalGradientsGiveExactlyOne) {
   std::mt19937_64 random(1);

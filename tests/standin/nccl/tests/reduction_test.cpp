@@ -206,8 +206,16 @@ TEST_P(EveryOperator, AgreesWithDouble) {
         setenv("STANDIN_NCCL_CHUNK_KIB", "16", 1);
       });
 }
-INSTANTIATE_TEST_SUITE_P(Types, EveryOperator, testing::ValuesIn(kTypes),
-                         [](const auto& info) { return "type" + std::to_string(info.param.id); });
+std::string name_of(const testing::TestParamInfo<Type>& info) {
+  const Type& t = info.param;
+  const char* const kinds[] = {"uint", "int", "float"};
+  const std::string bits = std::to_string(8 * t.size);
+  if (t.id == ncclBfloat16) return "bfloat16";
+  if (t.id == ncclFloat8e4m3) return "float8e4m3";
+  if (t.id == ncclFloat8e5m2) return "float8e5m2";
+  return kinds[t.integer ? t.is_signed : 2] + bits;
+}
+INSTANTIATE_TEST_SUITE_P(Types, EveryOperator, testing::ValuesIn(kTypes), name_of);
 
 // Sums are made in rank order, so they are the same on all ranks and in every run.
 TEST(Reduction, IsTheSequentialSum) {
