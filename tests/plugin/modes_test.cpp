@@ -77,8 +77,8 @@ class MixedLaunches : public Modes, public ::testing::WithParamInterface<Unmeasu
 INSTANTIATE_TEST_SUITE_P(Kinds, MixedLaunches,
                          ::testing::Values(Unmeasured{"AllGather", "ncclFloat32"}, Unmeasured{"AllReduce", "ncclInt64"},
                                            Unmeasured{"AllReduce", "Unknown"}),
-                         [](const auto& info) {
-                           return std::string(info.param.function) + "_of_" + info.param.datatype;
+                         [](const auto& kind) {
+                           return std::string(kind.param.function) + "_of_" + kind.param.datatype;
                          });
 
 TEST_P(MixedLaunches, OneLaunchInline) {

@@ -235,7 +235,7 @@ TEST_P(EverySetting, DestroyedWithResultsInFlight) {
 // A rank that fails to take part: the others abort, and go on with a communicator of their own.
 class Aborted : public Nccl, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(AbortAndShrink, Aborted, ::testing::Values(0, 1),
-                         [](const auto& info) { return std::string(info.param == 1 ? "Shrink" : "AbortOnly"); });
+                         [](const auto& end) { return std::string(end.param == 1 ? "Shrink" : "AbortOnly"); });
 
 TEST_P(Aborted, CollectivesAreMeasuredOrMissedAndLifeGoesOn) {
   const bool shrink = GetParam() == 1;
