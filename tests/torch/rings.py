@@ -1,0 +1,44 @@
+"""What gradprobe's own program says about a folder of rings: records, steps, findings."""
+import collections
+import json
+import pathlib
+import subprocess
+
+
+class Rings:
+    def __init__(self, gradprobe: pathlib.Path, folder: pathlib.Path):
+        self.gradprobe, self.folder = gradprobe, folder
+        self.records = self._json_lines("dump", "--json")
+
+    def _output(self, command: str, *arguments: str) -> str:
+        call = [self.gradprobe, command, self.folder, *arguments]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise AssertionError(f"gradprobe {command}: exit code {done.returncode}: {done.stderr.strip()[:300]}")
+        return done.stdout
+
+    def _json_lines(self, command: str, *arguments: str) -> list:
+        return [json.loads(line) for line in self._output(command, *arguments).splitlines() if line.startswith("{")]
+
+    def measured(self, rank: int) -> dict:
+        """The inputs of more than 8 elements, by communicator, in the order of the calls."""
+        by_comm = collections.defaultdict(list)
+        for record in self.records:
+            if record["rank"] == rank and record["kind"] == "collective" and record["status"] == "measured":
+                by_comm[record["comm"]].append(record)
+        return {comm: sorted(records, key=lambda r: (r["replay"], r["op"])) for comm, records in by_comm.items()}
+
+    def missed(self) -> collections.Counter:
+        """How many inputs have a record without values, by reason, all ranks together."""
+        return collections.Counter(
+            r["status"] for r in self.records if r["kind"] in ("collective", "scalar") and r["status"] != "measured"
+        )
+
+    def steps(self) -> list:
+        return [line for line in self._json_lines("compare", "--json") if "mean_cosine" in line and "step" in line]
+
+    def summary(self) -> str:
+        return self._output("compare", "--summary")
+
+    def writers(self) -> str:
+        return self._output("info")
