@@ -91,7 +91,7 @@ def streams(evidence, device, steps: int = 10) -> None:
 
 def graph(evidence, device, replays: int = 10, buffers: int = 3) -> None:
     """A captured graph of all-reduces, replayed with other inputs each time."""
-    tensors = [torch.zeros(SHARD + i, device=device) for i in range(buffers)]
+    tensors = [values(i, SHARD + i).to(device) for i in range(buffers)]
     for tensor in tensors:  # NCCL connects before anything is captured
         evidence.sending(tensor, "AllReduce")
         dist.all_reduce(tensor)

@@ -2,6 +2,7 @@
 import collections
 import json
 import pathlib
+import re
 import subprocess
 
 
@@ -29,10 +30,12 @@ class Rings:
         return {comm: sorted(records, key=lambda r: (r["replay"], r["op"])) for comm, records in by_comm.items()}
 
     def missed(self) -> collections.Counter:
-        """How many inputs have a record without values, by reason, all ranks together."""
-        return collections.Counter(
-            r["status"] for r in self.records if r["kind"] in ("collective", "scalar") and r["status"] != "measured"
-        )
+        """How many calls on all ranks have no values though they should, by reason. Most have no record either."""
+        counts = collections.Counter()
+        for count, reason in re.findall(r"not measured +(\d+): .*\((\w+)\)$", self.info(), re.MULTILINE):
+            if reason != "unsupported_function":  # what isn't to be measured at all
+                counts[reason] += int(count)
+        return counts
 
     def steps(self) -> list:
         return [line for line in self._json_lines("compare", "--json") if "mean_cosine" in line and "step" in line]
@@ -40,5 +43,5 @@ class Rings:
     def summary(self) -> str:
         return self._output("compare", "--summary")
 
-    def writers(self) -> str:
+    def info(self) -> str:
         return self._output("info")
