@@ -54,12 +54,20 @@ CUresult load(Binary* b) {
   return cuLibraryLoadData(&b->library, b->wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0);
 }
 
+cudaError_t launch_without_ptx(const void* symbol, void** arguments, cudaStream_t stream) {
+  Symbol f;
+  const StandinHostKernel* kernel = nullptr;
+  if (find(tables().functions, symbol, &f)) kernel = host_kernel(f.name.c_str());
+  return kernel ? from(launch_host_kernel(kernel, f.name.c_str(), arguments, stream))
+                : note(cudaErrorInvalidDeviceFunction);
+}
+
 cudaError_t launch(const void* symbol, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream,
                    const cudaLaunchAttribute* attributes = nullptr, unsigned count = 0) {
   static_assert(sizeof(CUlaunchAttribute) == sizeof(cudaLaunchAttribute));
   if (CUresult r = need_context()) return from(r);
   CUfunction f = function_of(symbol);
-  if (!f) return note(cudaErrorInvalidDeviceFunction);
+  if (!f) return launch_without_ptx(symbol, arguments, stream);
   if (size_t{block.x} * block.y * block.z > 1024) return note(cudaErrorInvalidConfiguration);
   CUlaunchConfig c = {};
   c.gridDimX = grid.x, c.gridDimY = grid.y, c.gridDimZ = grid.z;
