@@ -1,5 +1,5 @@
 // How a program brings functions of its own for kernels of which a library has machine code only: it exports
-// standin_host_kernel, which the stand-in runtime asks when a registered kernel has no PTX.
+// standin_host_kernel, which the stand-in runtime asks before it looks for a kernel's PTX.
 #pragma once
 #include <cstddef>
 

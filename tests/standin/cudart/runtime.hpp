@@ -42,8 +42,8 @@ cudaError_t with_context(Call call) {
 // The driver's kernel for a host function that nvcc's code registered, or for a handle of a kernel; null when neither.
 CUfunction function_of(const void* symbol);
 
-// The program's own function for a kernel without PTX (null when it brings none), and its launch.
-const StandinHostKernel* host_kernel(const char* mangled_name);
+// What the program exports as standin_host_kernel (null when nothing), and the launch of a function from there.
+decltype(&standin_host_kernel) host_kernels();
 CUresult launch_host_kernel(const StandinHostKernel*, const char* name, void** arguments, CUstream stream);
 
 // An enum or a structure of the runtime as the driver's, which has the same layout.
