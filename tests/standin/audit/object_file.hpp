@@ -45,6 +45,11 @@ class ObjectFile {
     return true;
   }
   bool has_section(const char* name) const { return section(SHT_NULL, name) != nullptr; }
+  bool exports(const char* function) const {
+    bool found = false;
+    functions(SHT_DYNSYM, [&](const Elf64_Sym&, const char* name) { found = found || !strcmp(name, function); });
+    return found;
+  }
   // Whether the dynamic symbols name a function that others must bring.
   bool imports(const char* prefix) const {
     const Elf64_Shdr* table = section(SHT_DYNSYM, nullptr);

@@ -153,6 +153,26 @@ EXPORT int nvmlDeviceGetCurrPcieLinkGeneration(Handle, unsigned* generation) {
   *generation = 4;
   return kSuccess;
 }
+EXPORT int nvmlDeviceGetMaxPcieLinkGeneration(Handle h, unsigned* generation) {
+  return nvmlDeviceGetCurrPcieLinkGeneration(h, generation);
+}
+EXPORT int nvmlDeviceGetCurrPcieLinkWidth(Handle, unsigned* lanes) {
+  *lanes = 16;
+  return kSuccess;
+}
+EXPORT int nvmlDeviceGetMaxPcieLinkWidth(Handle h, unsigned* lanes) {
+  return nvmlDeviceGetCurrPcieLinkWidth(h, lanes);
+}
+EXPORT int nvmlDeviceGetUUID(Handle h, char* text, unsigned bytes) {
+  snprintf(text, bytes, "GPU-7374616e-6469-6e2d-6465-766963652d%02x", static_cast<unsigned>(device_of(h)));
+  return kSuccess;
+}
+EXPORT int nvmlDeviceGetNvLinkRemotePciInfo(Handle, unsigned, PciInfo*) {
+  return kNotSupported;
+}
+EXPORT int nvmlDeviceGetCount(unsigned* count) {
+  return nvmlDeviceGetCount_v2(count);
+}
 EXPORT int nvmlDeviceGetNvLinkState(Handle, unsigned, int*) {
   return kNotSupported;
 }
