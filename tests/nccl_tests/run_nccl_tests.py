@@ -119,7 +119,7 @@ class Tests:
 
     def one(self, program: pathlib.Path, datatype: str, mode: Mode) -> Outcome:
         name = f"{program.name}-{datatype}-{mode.name.replace(', ', '-').replace(' ', '-')}"
-        folder = self.build / "nccl-tests-runs" / name
+        folder = self.options.runs / name
         arguments = [*self.arguments, "-d", datatype]
 
         def start(kind: str, more: dict) -> Result:
@@ -213,12 +213,14 @@ def main() -> int:
     parser.add_argument("--stand-ins", action="store_true", help="use them even where there are GPUs")
     parser.add_argument("--program", default="", metavar="REGEX", help="only programs whose name matches")
     parser.add_argument("--types", default="float,bfloat16", help="datatypes as nccl-tests names them")
+    parser.add_argument("--runs", type=pathlib.Path, metavar="DIR", help="where outputs and rings go (BUILD/nccl-tests-runs)")
     parser.add_argument("arguments", nargs="*", metavar="-- ARGS", help="more arguments for the programs")
     options = parser.parse_args()
     try:
         if not options.build.is_dir():
             raise Failure(f"--build {options.build}: no such folder; build first (./run build)")
         options.build = options.build.resolve()
+        options.runs = (options.runs or options.build / "nccl-tests-runs").resolve()
         options.tests = options.tests.resolve()
         options.nccl = options.nccl.resolve() if options.nccl else fetched_nccl()
         return Tests(options).all()
