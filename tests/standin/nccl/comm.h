@@ -103,6 +103,7 @@ struct ncclComm {
   uint64_t splits = 0, shrinks = 0;
   uint64_t collectives = 0;  // called so far
   const char* profiler_name() const { return has_name ? name.c_str() : nullptr; }
+  int rank_in_api_events() const { return settings.tells_rank_in_api_events() ? rank : 0; }
 
   std::unique_ptr<standin::Session> session;
   std::atomic<bool> joined{false};  // the session is complete

@@ -45,8 +45,7 @@ ncclResult_t join(ncclComm* comm) {
 
 ncclResult_t run_jobs(std::vector<LifeJob>& jobs) {
   if (jobs.empty()) return ncclSuccess;
-  bool own_thread = jobs.size() > 1 || (jobs[0].destroys && jobs[0].comm->settings.destroys_on_own_thread());
-  if (!own_thread) return jobs[0].run();
+  if (jobs.size() == 1) return jobs[0].run();
   std::vector<ncclResult_t> results(jobs.size(), ncclSuccess);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < jobs.size(); i++) threads.emplace_back([&, i] { results[i] = jobs[i].run(); });
