@@ -1,7 +1,7 @@
 // Short programs of two ranks, run on whatever libnccl.so.2 and libcuda.so.1 the loader finds, whose calls go into the
 // common trace (STANDIN_CUDA_TRACE): nccl_scenarios NAME... In-place all-reduces of 1024 floats on one stream unless
-// the name says otherwise. Scenarios that need the same surroundings share one start of the processes; starts run at the
-// same time.
+// the name says otherwise. Scenarios that need the same surroundings share one start of the processes; starts run at
+// the same time.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -40,8 +40,8 @@ void note(const std::string& json) {
   _exit(1);
 }
 
-#define CU(name, ...)                                                      \
-  do {                                                                     \
+#define CU(name, ...)                                                             \
+  do {                                                                            \
     if (const CUresult r_ = name(__VA_ARGS__)) fail(#name, static_cast<int>(r_)); \
   } while (false)
 
@@ -54,8 +54,8 @@ ncclResult_t traced(const char* name, const std::function<ncclResult_t()>& call)
   return r;
 }
 #define TRACED(name, ...) traced(#name, [&] { return name(__VA_ARGS__); })
-#define CALL(name, ...)                                                       \
-  do {                                                                        \
+#define CALL(name, ...)                                                     \
+  do {                                                                      \
     if (const ncclResult_t r_ = TRACED(name, __VA_ARGS__)) fail(#name, r_); \
   } while (false)
 
@@ -187,9 +187,8 @@ void non_blocking(int rank, const ncclUniqueId& id) {
   config.blocking = 0;
   expect_in_progress(r.comm, "ncclCommInitRankConfig",
                      TRACED(ncclCommInitRankConfig, &r.comm, kRanks, id, rank, &config));
-  expect_in_progress(
-      r.comm, "ncclAllReduce",
-      TRACED(ncclAllReduce, r.buffer(0), r.buffer(0), kCount, ncclFloat, ncclSum, r.comm, r.stream));
+  expect_in_progress(r.comm, "ncclAllReduce",
+                     TRACED(ncclAllReduce, r.buffer(0), r.buffer(0), kCount, ncclFloat, ncclSum, r.comm, r.stream));
   r.synchronize();
   expect_in_progress(r.comm, "ncclCommFinalize", TRACED(ncclCommFinalize, r.comm));
   r.destroy();
@@ -229,7 +228,7 @@ enum class Start { kPlain, kNetwork, kBlocking, kOneProcess };
 
 struct Scenario {
   Start start;
-  Body body;  // with kOneProcess called once, for all ranks
+  Body body;     // with kOneProcess called once, for all ranks
   int mask = 0;  // profiler events; 0: the logging plugin's default
 };
 

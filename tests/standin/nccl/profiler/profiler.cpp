@@ -79,8 +79,7 @@ void load(const Settings& settings) {
   const ProfilerStruct* plugin = nullptr;
   int version = settings.newest_profiler_abi();
   for (version++; !plugin && version > 5;)
-    plugin = static_cast<const ProfilerStruct*>(
-        dlsym(library, ("ncclProfiler_v" + std::to_string(--version)).c_str()));
+    plugin = static_cast<const ProfilerStruct*>(dlsym(library, ("ncclProfiler_v" + std::to_string(--version)).c_str()));
   if (!plugin) {
     STANDIN_INFO(kLogInit, "External profiler plugin %s has no struct that this release knows",
                  setting ? setting : "libnccl-profiler.so");

@@ -189,9 +189,9 @@ int finalize(void* context) {
 
 }  // namespace
 
-#define CALL_LOG_STRUCT(v)                                                                                         \
-  __attribute__((visibility("default"))) standin::ProfilerStruct ncclProfiler_v##v = {"call-log", init<v>, start, \
-                                                                                      stop,       record,  finalize}
+#define CALL_LOG_STRUCT(v)               \
+  __attribute__((visibility("default"))) \
+  standin::ProfilerStruct ncclProfiler_v##v = {"call-log", init<v>, start, stop, record, finalize}
 
 extern "C" {
 CALL_LOG_STRUCT(5);
