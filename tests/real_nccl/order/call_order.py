@@ -39,9 +39,13 @@ def by_scenario(trace: list) -> dict:
     return out
 
 
-def read(text: str) -> dict:
+def of_records(trace: list) -> dict:
     """{scenario: {sequence: [line, ...]}}"""
-    return {name: Reader(lines).sequences() for name, lines in by_scenario(records(text)).items()}
+    return {name: Reader(lines).sequences() for name, lines in by_scenario(trace).items()}
+
+
+def read(text: str) -> dict:
+    return of_records(records(text))
 
 
 def api_call(r: dict) -> str:
@@ -108,6 +112,8 @@ class Reader:
         for r in self.lines:
             if api_call(r):
                 threads[r["pid"]].add((r["pid"], r["tid"]))
+            if api_call(r) == "ncclCommInitRankConfig":  # only one that doesn't block has a configuration
+                self.non_blocking.add(r["pid"])
         for pid, callers in threads.items():
             if len(callers) > 1:
                 self.several_callers.add(pid)
@@ -173,12 +179,10 @@ class Reader:
     def add_api_call(self, r: dict, thread: tuple):
         call = api_call(r)
         line = f"{r['ev']} {call}"
-        # Whether a non-blocking clean-up is done at its call's return is a matter of time.
-        if r["ev"] == "return" and call != "ncclCommFinalize":
+        # Whether a non-blocking communicator is done at its call's return is a matter of time.
+        if r["ev"] == "return" and r["pid"] not in self.non_blocking:
             line += f" {r['result']}"
         self.out[f"rank {self.caller_of[thread]} caller"].append(line)
-        if r["ev"] == "return" and call == "ncclCommInitRankConfig" and r["result"] == 7:
-            self.non_blocking.add(r["pid"])
 
     def add_driver_line(self, r: dict, thread: tuple):
         event = r["ev"]

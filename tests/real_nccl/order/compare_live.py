@@ -16,7 +16,10 @@ def main() -> int:
     if not (folder / "libnccl.so.2").exists():
         return runs.missing(version, folder)
     names = sys.argv[3:] or build.names()
-    real = call_order.read(build.on_wheel(folder, names))
+    trace = build.on_wheel(folder, names)
+    if not sys.argv[3:]:
+        build.keep(version, trace)
+    real = call_order.read(trace)
     standin = call_order.read(build.on_standin(version, names))
     differing = 0
     for name in names:

@@ -71,13 +71,40 @@ class Build:
                 raise Failed(f"{command} ended with status {done.returncode}:\n{done.stdout}")
             return trace.read_text()
 
+    def _run_all(self, command: list, names: list, environment: dict, for_symmetric: dict) -> str:
+        """The traces of all scenarios, one behind the other: symmetric kernels need surroundings of their own."""
+        symmetric = [name for name in names if name == "symmetric"]
+        others = [name for name in names if name != "symmetric"]
+        trace = self._run([*command, *others], environment) if others else ""
+        return trace + (self._run([*command, *symmetric], {**environment, **for_symmetric}) if symmetric else "")
+
     def on_standin(self, version: str, names: list, environment=None) -> str:
         settings = {"STANDIN_NCCL_VERSION": version, "LD_LIBRARY_PATH": str(self.folder / "standin")}
-        return self._run([self.program, *names], {**settings, **(environment or {})})
+        return self._run_all([self.program], names, {**settings, **(environment or {})},
+                             {"STANDIN_NCCL_SYMMETRIC": "1"})
 
     def on_wheel(self, folder: pathlib.Path, names: list, environment=None) -> str:
-        wrapper = ROOT / "tests/standin/with_standins.sh"
-        return self._run([wrapper, self.folder, folder, self.program, *names], environment or {})
+        command = [ROOT / "tests/standin/with_standins.sh", self.folder, folder, self.program]
+        return self._run_all(command, names, environment or {}, {"STANDIN_SYMMETRIC": "1"})
+
+    def keep(self, version: str, trace: str) -> None:
+        """For the report, which would run all scenarios once more."""
+        kept = self.kept(version)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = kept.with_suffix(f".{os.getpid()}")
+        new.write_text(trace)
+        new.replace(kept)
+
+    def kept(self, version: str) -> pathlib.Path:
+        return self.folder / f"tests/real_nccl/order/traces/{version}.jsonl"
+
+    def trace_of(self, version: str, folder: pathlib.Path) -> str:
+        """All scenarios on a wheel; the kept trace where nothing is newer."""
+        kept = self.kept(version)
+        parts = [self.program, self.plugin, folder / "libnccl.so.2", *(self.folder / "standin").glob("*.so*")]
+        if not kept.exists() or any(part.stat().st_mtime > kept.stat().st_mtime for part in parts):
+            self.keep(version, self.on_wheel(folder, self.names()))
+        return kept.read_text()
 
 
 def main_of(run) -> None:

@@ -33,6 +33,7 @@ struct Task {
   CUstream stream = nullptr;
   uint64_t number = 0;  // of the communicator's collectives
   bool silent = false;  // no events but those of the API call
+  bool symmetric = false;
   bool copy_engine = false;
   int mask = 0;               // profiler event mask when the call was made
   void* group_api = nullptr;  // profiler handles

@@ -250,11 +250,12 @@ ncclResult_t append(ncclComm* comm, const char* call, const Transfer& t, CUstrea
   size_t bytes = t.count * type_size(t.type);
   if (at_least(bytes, comm->settings.copy_engine_bytes) && t.func == Func::AllGather) {
     task.copy_engine = true;
-  } else if ((t.func == Func::Broadcast && comm->settings.allgatherv) ||
-             (at_least(bytes, comm->settings.symmetric_bytes) && has_symmetric_kernels(t.func))) {
-    task.silent = true;
-    task.mask = 0;
+  } else {
+    task.symmetric = at_least(bytes, comm->settings.symmetric_bytes) && has_symmetric_kernels(t.func);
+    task.silent = (task.symmetric && !comm->settings.tells_symmetric_kernels()) ||
+                  (t.func == Func::Broadcast && comm->settings.allgatherv);
   }
+  if (task.silent) task.mask = 0;
   comm->waiting.push_back(task);
   profiler::stop_task_api(task);
   return ncclSuccess;

@@ -16,8 +16,8 @@
 // STANDIN_NCCL_MAX_COLLS_PER_LAUNCH        a group's collectives are split into launches of at most so many; 0 (as
 //                                 0        unset): no limit
 // STANDIN_NCCL_SYMMETRIC          0        N > 0: all-reduces, all-gathers and reduce-scatters whose input has at least
-//                                          N bytes run as symmetric-memory kernels: launched first, and no events but
-//                                          those of the API call
+//                                          N bytes run as symmetric-memory kernels: launched first, and before 2.31
+//                                          with no events but those of the API call
 // STANDIN_NCCL_COPY_ENGINE        0        N > 0: all-gathers whose input has at least N bytes run on copy engines: a
 //                                          CeColl event (2.29 and later) instead of KernelLaunch, Group and Coll
 // STANDIN_NCCL_FLIP                        rank:op:element:bit: in that rank's result of the op-th collective of each
@@ -61,6 +61,7 @@ struct Settings {
   // A communicator made in a group is stored at the group's end, not at the call.
   bool stores_at_group_end() const { return minor < 14; }
   bool has_copy_engine_events() const { return minor >= 29; }
+  bool tells_symmetric_kernels() const { return minor >= 31; }
   // GroupApi, CollApi, P2pApi and KernelLaunch name the communicator's rank; before, 0.
   bool tells_rank_in_api_events() const { return minor >= 32; }
   int newest_profiler_abi() const { return minor < 28 ? 0 : minor == 28 ? 5 : minor < 31 ? 6 : 7; }  // 0: none
