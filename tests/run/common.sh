@@ -1,13 +1,14 @@
 # Shared by the tests of ./run: a scratch copy of the script and a PATH on which everything is a fake or chosen.
 #   $scratch  temporary folder        $repo   folder with the copy of ./run
 #   $bin      the whole PATH          $calls  log of what the fakes were called with
+#   $settings more environment for it: (CI=true ...)
 set -euo pipefail
 
 : "${SOURCE_DIR:=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}" "${CMAKE:=cmake}"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 repo=$scratch/repo bin=$scratch/bin calls=$scratch/calls state=$scratch/state
-failures=0
+failures=0 settings=()
 
 real_tools=(awk basename bash cat cut date dirname env grep head id ln ls mkdir mktemp mv nproc readlink rm sed sleep sort
   tail touch tr uname)
@@ -70,7 +71,7 @@ END
 run_it() {
   rc=0
   env -i PATH="$bin" HOME="$scratch" ${cuda_home:+CUDA_HOME="$cuda_home"} \
-    ${library_path:+LD_LIBRARY_PATH="$library_path"} "$BASH" "$repo/run" "$@" \
+    ${library_path:+LD_LIBRARY_PATH="$library_path"} "${settings[@]}" "$BASH" "$repo/run" "$@" \
     >"$scratch/out" 2>"$scratch/err" </dev/null || rc=$?
 }
 

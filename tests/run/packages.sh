@@ -31,7 +31,7 @@ bare_machine() { # without tools and with two libraries missing
 }
 
 line="sudo apt-get update && sudo apt-get install -y --no-install-recommends \
-cmake ninja-build g++ libfmt-dev liblz4-dev ccache valgrind"
+cmake ninja-build g++ libfmt-dev liblz4-dev ccache valgrind python3-venv"
 
 bare_machine
 user 1000
@@ -68,8 +68,8 @@ run_it setup
 expect_rc 0 "root"
 expect_lines calls 2
 expect_count calls " update (noninteractive)" 1
-expect_in calls "install -y --no-install-recommends cmake ninja-build g++ libfmt-dev liblz4-dev ccache valgrind (noninteractive)"
-expect_in out "installing cmake ninja-build g++ libfmt-dev liblz4-dev ccache valgrind: done"
+expect_in calls "install -y --no-install-recommends cmake ninja-build g++ libfmt-dev liblz4-dev ccache valgrind python3-venv (noninteractive)"
+expect_in out "installing cmake ninja-build g++ libfmt-dev liblz4-dev ccache valgrind python3-venv: done"
 
 : >"$calls"
 run_it setup

@@ -22,6 +22,18 @@ wrong "test: unknown option --frobnicate" test --frobnicate
 wrong "--preset release: must be one of dev asan ubsan tsan" test --preset release
 wrong "--preset needs a value" test --preset
 wrong "-R needs a value" test -R
+wrong "--nccl needs a value" demo --nccl
+wrong "demo: --nccl is for machines without a GPU" demo --nccl 2.32.3 --gpu
+wrong "--nccl-tests needs a value" test --nccl-tests
+wrong "--nccl-tests nowhere: no such folder" test --nccl-tests nowhere
+wrong "--nccl nowhere: no such folder" test --nccl-tests . --nccl nowhere
+wrong "--nccl goes with --nccl-tests" test --nccl .
+wrong "--torch and --nccl-tests: give one of them" test --torch --nccl-tests .
+for other in "--preset asan" --gpu --all "-R ring"; do
+  wrong "run instead of the other tests" test --torch $other
+  wrong "run instead of the other tests" test $other --nccl-tests .
+done
+wrong "tests/torch/run_torch.sh is missing in this checkout" test --torch
 wrong "build: unknown option --gpu" build --gpu
 wrong "--preset nosuch: must be one of" build --preset nosuch
 wrong "setup: takes no options" setup now
