@@ -141,9 +141,6 @@ struct ncclComm {
   unsigned long long capture_id = 0;
   std::deque<std::shared_ptr<standin::Plan>> plans;
 
-  std::mutex op_mutex;
-  std::vector<std::optional<standin::Operator>> user_ops;
-
   // The first error of work that ran asynchronously stays.
   void set_async_error(ncclResult_t r);
 };

@@ -199,24 +199,9 @@ size_t traffic_per_byte(Func f, int ranks) {
 }
 
 ncclResult_t copy_on_stream(const Transfer& t, CUstream stream) {
-  struct Scale {
-    Transfer t;
-    static void run(void* p) {
-      const Transfer& t = static_cast<Scale*>(p)->t;
-      const void* in = t.send;
-      reduce(t.type, t.op, 1, &in, t.recv, t.count);
-    }
-    static void destroy(void* p) { delete static_cast<Scale*>(p); }
-  };
-  if (t.op.scaled) {
-    auto work = std::make_unique<Scale>(Scale{t});
-    STANDIN_CUDA(
-        standin_cuda_launch_native(stream, "ncclDevKernel_OneRank_PreMulSum", Scale::run, work.get(), Scale::destroy));
-    (void)work.release();
-  } else if (t.send != t.recv) {
+  if (t.send != t.recv)
     STANDIN_CUDA(cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(t.recv), reinterpret_cast<CUdeviceptr>(t.send),
                                    t.count * type_size(t.type), stream));
-  }
   return ncclSuccess;
 }
 

@@ -32,9 +32,7 @@ void order_collectives(std::vector<Task>* tasks) {
   std::stable_sort(tasks->begin(), tasks->end(), [](const Task& a, const Task& b) {
     return size_class(a.traffic_bytes) < size_class(b.traffic_bytes);
   });
-  auto kind = [](const Task& t) {
-    return std::tuple(t.what.func, t.what.op.scaled ? ncclNumOps : t.what.op.kind, t.event_type);
-  };
+  auto kind = [](const Task& t) { return std::tuple(t.what.func, t.what.op, t.event_type); };
   std::vector<Task> ordered;
   while (!tasks->empty()) {
     auto leader = kind(tasks->back());
