@@ -263,7 +263,7 @@ TEST_F(ChainFailure, CannotBeLoaded) {
 }
 
 TEST_F(ChainFailure, HasNoStructOfThisVersion) {
-  setenv("GRADPROBE_CHAIN", CALL_LOG_V4_FILE, 1);
+  setenv("GRADPROBE_CHAIN", OLD_PLUGIN_FILE, 1);
   FakeComm comm;
   expect_measured(&comm);
   const auto log = warnings();
