@@ -49,7 +49,7 @@ Comm& Rank::comm(const std::string& name) {
 
 void Rank::settle() {
   for (auto& [name, comm] : comms_) {
-    if (comm.blocking) continue;
+    if (comm.blocking || comm.handle == nullptr) continue;
     for (ncclResult_t state = ncclInProgress; state == ncclInProgress; nap()) {
       REAL_CHECK(ncclCommGetAsyncError(comm.handle, &state));
       if (state != ncclSuccess && state != ncclInProgress) check(state, "a call that doesn't block");
