@@ -264,6 +264,7 @@ RecordHead Drain::record_of(const Op& op) const {
   if (op.mode == gate::kRaw) body.raw_count = static_cast<std::uint32_t>(op.count);
   if (op.captured) record.flags |= kFlagCaptured;
   if (op.addressed && op.send == op.recv) record.flags |= kFlagInPlace;
+  if (op.symmetric) record.flags |= kFlagSymmetric;
   return record;
 }
 

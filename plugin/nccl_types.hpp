@@ -24,6 +24,7 @@ enum EventType : std::uint64_t {
   kCeColl = 1u << 12,
   kCeSync = 1u << 13,
   kCeBatch = 1u << 14,
+  kKernelPhase = 1u << 15,
 };
 
 // The struct that a plugin exports; its versions differ in the arguments of init and in the descriptor.
