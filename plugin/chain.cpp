@@ -38,7 +38,7 @@ int asking_for(int version, std::uint64_t type) {
   using namespace nccl;
   constexpr int kSteps = kProxyStep | kNetPlugin;
   constexpr int kProxy = kProxyOp | kSteps;
-  constexpr int kTask = kProxy | kKernelCh | kPhases;
+  constexpr int kTask = kProxy | kKernelCh;  // kernel phases ask for no parents: NCCL wants kKernelCh with them
   if (version <= 2) {
     if (type == kGroup) return kColl | kP2p | kProxyOp | kProxyStep;
     if (type == kColl || type == kP2p) return kColl | kProxyOp | kProxyStep;
@@ -105,7 +105,7 @@ struct Context {
 struct Chain {
   const AnyProfiler* profiler = nullptr;
   std::string path;
-  int version = 0;  // NCCL's
+  int version = 0;         // NCCL's
   int unknown_events = 0;  // that came with versions newer than the chained plugin's
   int pid = 0;
   // Of the process, as NCCL's own is. The chained plugin may change its mask at any time.

@@ -214,6 +214,7 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
   Op* const captured = b != nullptr ? new_captured_op(b) : nullptr;
   Op& op = captured != nullptr ? *captured : *direct;
   op.ordinal = direct->ordinal;
+  op.user_tag = direct->user_tag;
   op.batch = b != nullptr ? b->serial : kNoBatch;
   describe(event, at, &op);
   if (captured == nullptr && op.eligible) {

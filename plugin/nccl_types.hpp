@@ -27,6 +27,11 @@ enum EventType : std::uint64_t {
   kKernelPhase = 1u << 15,
 };
 
+// Names of the mask's bits, from the lowest.
+inline constexpr const char* kEventNames[] = {
+    "Group",    "Coll",    "P2p",    "ProxyOp",      "ProxyStep", "ProxyCtrl", "KernelCh", "NetPlugin",
+    "GroupApi", "CollApi", "P2pApi", "KernelLaunch", "CeColl",    "CeSync",    "CeBatch",  "KernelPhase"};
+
 // The struct that a plugin exports; its versions differ in the arguments of init and in the descriptor.
 template <typename Init, typename Descriptor>
 struct Profiler {

@@ -132,5 +132,5 @@ nccl::Result init(void** context, std::uint64_t comm_id, int* mask, const char* 
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const Profiler ncclProfiler_v7 = {
-    "gradprobe", init, start_event<Descriptor>, stop_event, record_event_state, finalize};
+extern "C" __attribute__((visibility("default")))
+const Profiler ncclProfiler_v7 = {"gradprobe", init, start_event<Descriptor>, stop_event, record_event_state, finalize};
