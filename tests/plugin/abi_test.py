@@ -28,15 +28,14 @@ def not_where_older_ones_are(table: pathlib.Path) -> int:
     rows: dict[str, dict[str, tuple[str, str]]] = {}
     for line in table.read_text().splitlines()[1:]:
         struct, field, offset, size = line.split("\t")
-        if field != "(struct)":
-            rows.setdefault(struct, {})[field] = (offset, size)
+        rows.setdefault(struct, {})[field] = (offset, size)
     failures = 0
+    assert len(rows["ncclProfilerEventDescr_v5_t"]) > 40
     for kind in ("EventDescr", "EventStateArgs", ""):
         for older, newer in ((5, 6), (6, 7)):
             a, b = (rows[f"ncclProfiler{kind}_v{v}_t"] for v in (older, newer))
-            assert a
             for field, place in a.items():
-                if b.get(field) != place:
+                if field != "(struct)" and b.get(field) != place:
                     print(f"{kind}: {field} lies at {place} in version {older}, at {b.get(field)} in version {newer}")
                     failures += 1
     return failures

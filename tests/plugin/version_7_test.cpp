@@ -11,7 +11,7 @@ namespace {
 
 class Version7 : public PluginTest {
  protected:
-  Version7() { setenv("GRADPROBE_RESULT_EVERY", "1", 1); }
+  Version7() { setenv("GRADPROBE_RESULT", "1", 1); }
 
   // A line of the log that has `text` in it.
   static std::string line_with(const std::string& text) {
@@ -50,25 +50,19 @@ TEST_F(Version7, ASymmetricKernelIsMeasuredAndSaidToBeOne) {
   }
 }
 
-TEST_F(Version7, ASymmetricKernelInAGroupAndOnASocketIsNamedByItself) {
-  // One launch carries both; host callbacks tell the buffers.
+TEST_F(Version7, OneOfAGroupsCollectivesIsSymmetric) {
   const Bucket a(3000, 1), b(5000, 2);
   FakeComm comm(1, 2, 0, 7);
   void* api = comm.group_api_start();
-  const Part first{.call = comm.coll_api(api, a.count(), stream_), .input = &a};
-  const Part second{.call = comm.coll_api(api, b.count(), stream_), .input = &b};
-  comm.launch(api, stream_, {first, second});
-  std::vector<void*> calls;
-  void* group = nullptr;
-  {
-    // As NCCL's host function does it: on the same thread here, which changes nothing for the flags.
-    group = comm.group_start();
-    comm.symmetric = true;
-    comm.coll(second.call, group, b.pointer(), b.pointer(), b.count());
-    comm.symmetric = false;
-    comm.coll(first.call, group, a.pointer(), a.pointer(), a.count());
-    comm.stop(group);
-  }
+  void* first = comm.coll_api(api, a.count(), stream_);
+  void* second = comm.coll_api(api, b.count(), stream_);
+  comm.launch(api, stream_, {{.call = first, .input = &a}, {.call = second, .input = &b}});
+  void* group = comm.group_start();
+  comm.symmetric = true;
+  comm.coll(second, group, b.pointer(), b.pointer(), b.count());
+  comm.symmetric = false;
+  comm.coll(first, group, a.pointer(), a.pointer(), a.count());
+  comm.stop(group);
   comm.stop(api);
   cuStreamSynchronize(stream_);
   comm.finalize();
@@ -92,7 +86,7 @@ TEST_F(Version7, OlderStructsDoNotSaySymmetric) {
 TEST_F(Version7, UserTagsReachThePlaceWhereRecordsAreMade) {
   const Bucket bucket(3000);
   FakeComm comm(1, 2, 0, 7);
-  for (const std::uint64_t tag : {0, 41, 42}) {
+  for (const std::uint64_t tag : {0u, 41u, 42u}) {
     comm.user_tag = tag;
     all_reduce(&comm, bucket);
   }
