@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
 # The demo: trains three times with gradprobe attached, compares the ranks, then plants a NaN and lets gradprobe find it.
-#   tests/demo/run_demo.sh --build DIR --out DIR [--gpu] [--steps N] [--ranks N] [--seed N]
+#   tests/demo/run_demo.sh --build DIR --out DIR [--gpu | --nccl DIR] [--steps N] [--ranks N] [--seed N]
+# --nccl: the folder of an unmodified libnccl.so.2, which then takes the stand-in NCCL's place.
 # Rings are kept in OUT/s1-1, OUT/s1-2, OUT/s1-3 and OUT/nan.
 set -euo pipefail
 
-usage() { sed -n '2,4s/^# *//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,5s/^# *//p' "${BASH_SOURCE[0]}"; }
 fail() { # exit status, message
   echo "run_demo.sh: $2" >&2
   exit "$1"
 }
 
-build='' out='' gpu=no steps=60 ranks=8 seed=1 ranks_given=no
+build='' out='' gpu=no nccl='' steps=60 ranks=8 seed=1 ranks_given=no
 while (($# > 0)); do
   case $1 in
-    --build | --out | --steps | --ranks | --seed)
+    --build | --out | --nccl | --steps | --ranks | --seed)
       (($# > 1)) || fail 2 "$1 needs a value"
       case $1 in
         --build) build=$2 ;;
         --out) out=$2 ;;
+        --nccl) nccl=$2 ;;
         --steps) steps=$2 ;;
         --ranks) ranks=$2 ranks_given=yes ;;
         --seed) seed=$2 ;;
@@ -33,12 +35,17 @@ done
 [[ $steps =~ ^[0-9]+$ && $steps -ge 4 ]] || fail 2 "--steps $steps: give a number of at least 4"
 [[ $ranks =~ ^[0-9]+$ && $ranks -ge 2 && $ranks -le 64 ]] || fail 2 "--ranks $ranks: give a number from 2 to 64"
 
+if [[ -n $nccl ]]; then
+  [[ $gpu == no ]] || fail 2 "--nccl is for machines without a GPU; --gpu uses the NCCL of the machine"
+  [[ -e $nccl/libnccl.so.2 ]] || fail 2 "--nccl $nccl: holds no libnccl.so.2; tests/real_nccl/fetch_wheels.py brings one"
+  nccl=$(realpath -- "$nccl")
+fi
 build=$(realpath -e -- "$build" 2>/dev/null) || fail 2 "--build: no such folder; build first (./run build)"
-train=$build/bin/gradprobe-demo-train
+train=("$build/bin/gradprobe-demo-train")
 report=$build/bin/gradprobe-demo-report
 gradprobe=$build/bin/gradprobe
 plugin=$build/lib/libnccl-profiler-gradprobe.so
-for file in "$train" "$report" "$gradprobe" "$plugin"; do
+for file in "${train[0]}" "$report" "$gradprobe" "$plugin"; do
   [[ -e $file ]] || fail 2 "$file is missing; build first (./run build)"
 done
 
@@ -54,6 +61,10 @@ if [[ $gpu == yes ]]; then
   devices=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
   if [[ $ranks_given == no ]]; then ranks=$((devices < 8 ? devices : 8)); fi
   ((ranks >= 2)) || fail 2 "--gpu: comparing ranks needs at least 2 GPUs, found $devices; leave --gpu out"
+elif [[ -n $nccl ]]; then
+  train=("$(dirname "$(realpath -- "${BASH_SOURCE[0]}")")/../standin/with_standins.sh" "$build" "$nccl" "${train[@]}")
+  # It refuses two ranks on one device.
+  export STANDIN_CUDA_DEVICES=${STANDIN_CUDA_DEVICES:-$ranks}
 else
   export LD_LIBRARY_PATH=$build/standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
@@ -68,9 +79,9 @@ training() { # folder, what it is, options: one run; its messages are shown when
   shift 2
   echo "training: $title ..."
   if [[ -t 2 ]]; then
-    GRADPROBE_DIR=$out/$name "$train" --ranks "$ranks" --seed "$seed" "$@" 2> >(tee "$log" >&2) || status=$?
+    GRADPROBE_DIR=$out/$name "${train[@]}" --ranks "$ranks" --seed "$seed" "$@" 2> >(tee "$log" >&2) || status=$?
   else
-    GRADPROBE_DIR=$out/$name "$train" --ranks "$ranks" --seed "$seed" "$@" 2>"$log" || status=$?
+    GRADPROBE_DIR=$out/$name "${train[@]}" --ranks "$ranks" --seed "$seed" "$@" 2>"$log" || status=$?
   fi
   if ((status != 0)); then
     tail -n 20 "$log" >&2

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Brings the NCCL libraries of wheels.txt onto this machine: FOLDER/VERSION-CUDA/libnccl.so.2 and include/nccl.h.
+"""Brings the NCCL libraries of wheels.txt onto this machine: FOLDER/VERSION-CUDA/libnccl.so.2 and include/.
 
-pip downloads each wheel and checks its hash. Only the library and its header are kept. A folder appears as a whole or
+pip downloads each wheel and checks its hash. Only the library and its headers are kept. A folder appears as a whole or
 not at all, so an interrupted run leaves nothing half made; of two at once, one waits for the other.
 
 Exit code: 0 all there; 1 something is wrong (a hash, a full disk); 2 wrong usage; 3 something couldn't be downloaded
@@ -24,7 +24,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 LIST = HERE / "wheels.txt"
 ROLES = {"always", "chosen", "cuda12", "preload"}
-KEPT = {"nvidia/nccl/lib/libnccl.so.2": "libnccl.so.2", "nvidia/nccl/include/nccl.h": "include/nccl.h"}
+LIBRARY, HEADERS = "nvidia/nccl/lib/libnccl.so.2", "nvidia/nccl/include/"
 # pip matches the platform's tag to the letter; these are the ones that NVIDIA's wheels have had.
 PLATFORMS = ["manylinux_2_27_x86_64", "manylinux_2_18_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
 DOWNLOAD_SECONDS = 900
@@ -128,8 +128,11 @@ def download(wheel, into):
 def unpack(wheel, file, into):
     try:
         with zipfile.ZipFile(file) as archive:
-            for inside, kept in KEPT.items():
-                target = into / kept
+            for inside in [LIBRARY, *(n for n in archive.namelist() if n.startswith(HEADERS) and not n.endswith("/"))]:
+                kept = "libnccl.so.2" if inside == LIBRARY else "include/" + inside.removeprefix(HEADERS)
+                target = (into / kept).resolve()
+                if not target.is_relative_to(into.resolve()):
+                    raise Failure(f"NCCL {wheel.name}: {file.name} holds {inside}, which leads out of its folder")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(inside) as source, target.open("wb") as out:
                     shutil.copyfileobj(source, out, 1 << 20)

@@ -131,6 +131,10 @@ CU_ENTRY(cuDeviceGetAttribute, (v, a, d), int* v, CUdevice_attribute a, CUdevice
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
       *v = config().cc % 10;
       return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+      *v = config().vmm;
+      return CUDA_SUCCESS;
     default:
       break;
   }
@@ -192,7 +196,10 @@ CUresult create_context(CUcontext* c, unsigned flags, CUdevice d) {
   TRY(need_init());
   if (!device(d)) return CUDA_ERROR_INVALID_DEVICE;
   Context* x = new_context(device(d), flags);
-  context_stack().push_back(x);
+  if (!context_stack().push_back(x)) {
+    drop_context(x);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   *c = handle(x);
   return CUDA_SUCCESS;
 }
@@ -222,8 +229,7 @@ CU_ENTRY(cuCtxDestroy_v2, (c), CUcontext c) {
 CU_ENTRY(cuCtxPushCurrent_v2, (c), CUcontext c) {
   TRY(need_init());
   if (!valid_context(as_context(c))) return CUDA_ERROR_INVALID_CONTEXT;
-  context_stack().push_back(as_context(c));
-  return CUDA_SUCCESS;
+  return context_stack().push_back(as_context(c)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 CU_ENTRY(cuCtxPopCurrent_v2, (c), CUcontext* c) {
   TRY(need_init());

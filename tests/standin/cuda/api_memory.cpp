@@ -164,24 +164,3 @@ CU_ENTRY(cuPointerGetAttributes, (n, a, v, p), unsigned int n, CUpointer_attribu
 CU_ENTRY(cuPointerSetAttribute, (value, a, p), const void* value, CUpointer_attribute a, CUdeviceptr p) {
   return find_alloc(ptr(p), nullptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-
-// Stream-ordered allocation: memory is there at once, a free waits its turn.
-CU_ENTRY(cuMemAllocAsync, (p, n, s), CUdeviceptr* p, size_t n, CUstream s) {
-  TRY(need_context());
-  StreamP st;
-  TRY(resolve(s, &st));
-  if (st->capture) return CUDA_ERROR_NOT_SUPPORTED;
-  void* a = nullptr;
-  TRY(mem_alloc(st->dev, n, &a));
-  *p = reinterpret_cast<CUdeviceptr>(a);
-  return CUDA_SUCCESS;
-}
-CU_ENTRY(cuMemFreeAsync, (p, s), CUdeviceptr p, CUstream s) {
-  TRY(need_context());
-  Alloc a;
-  if (!find_alloc(ptr(p), &a) || a.base != p) return CUDA_ERROR_INVALID_VALUE;
-  auto w = std::make_shared<Work>();
-  w->kind = WorkKind::Free;
-  w->run = [p](Stream*) { mem_free(ptr(p)); };
-  return submit(s, w);
-}

@@ -32,7 +32,7 @@ Registry& registry() {
   static Registry& r = *new Registry;
   return r;
 }
-thread_local std::vector<Context*> t_stack;
+thread_local ContextStack t_stack;
 
 struct PciId {
   unsigned domain = 0, bus = 0, device = 0;
@@ -77,6 +77,7 @@ const Config& config() {
     x.verbose = setting("STANDIN_CUDA_VERBOSE", 0, 0, 1) != 0;
     x.poison = setting("STANDIN_CUDA_POISON", 0, 0, 1) != 0;
     x.p2p = setting("STANDIN_CUDA_P2P", 1, 0, 1) != 0;
+    x.vmm = setting("STANDIN_CUDA_VMM", 0, 0, 1) != 0;
     x.driver_version = static_cast<int>(setting("STANDIN_CUDA_DRIVER_VERSION", x.driver_version, 1000, 99990));
     x.launch_blocking = setting("CUDA_LAUNCH_BLOCKING", 0, 0, 1) != 0;
     return x;
@@ -143,7 +144,7 @@ void device_uuid(int physical, unsigned char out[16]) {
   out[15] = static_cast<unsigned char>(physical);
 }
 
-std::vector<Context*>& context_stack() {
+ContextStack& context_stack() {
   return t_stack;
 }
 Context* current() {

@@ -100,18 +100,11 @@ ncclResult_t init_rank(ncclComm_t* out, int ranks, const ncclUniqueId& id, int r
 ncclResult_t collective(Func func, const char* call, const void* send, void* recv, size_t count, ncclDataType_t type,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
   if (ncclResult_t r = check_comm(comm, call)) return group_error(r);
-  Transfer t{.func = func, .send = send, .recv = recv, .count = count, .type = type, .op = {}, .root = root};
-  if (op >= 0 && op < ncclNumOps) {
-    t.op.kind = op;
-  } else {
-    std::lock_guard lock(comm->op_mutex);
-    size_t index = static_cast<size_t>(op) - ncclNumOps;
-    if (op < 0 || index >= comm->user_ops.size() || !comm->user_ops[index]) {
-      STANDIN_WARN("%s: invalid reduction operation %d", call, op);
-      return group_error(ncclInvalidArgument);
-    }
-    t.op = *comm->user_ops[index];
+  if (op < 0 || op >= ncclNumOps) {
+    STANDIN_WARN("%s: invalid reduction operation %d", call, op);
+    return group_error(ncclInvalidArgument);
   }
+  Transfer t{.func = func, .send = send, .recv = recv, .count = count, .type = type, .op = op, .root = root};
   return enqueue(comm, call, t, stream);
 }
 
@@ -400,43 +393,6 @@ ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
   return collective(Func::Recv, "ncclRecv", nullptr, recvbuff, count, datatype, ncclSum, peer, comm, stream);
-}
-
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
-                                      ncclScalarResidence_t residence, ncclComm_t comm) {
-  STANDIN_TRY(check_comm(comm, "ncclRedOpCreatePreMulSum"));
-  STANDIN_TRY(check_pointer(op, "ncclRedOpCreatePreMulSum", "op"));
-  STANDIN_TRY(check_pointer(scalar, "ncclRedOpCreatePreMulSum", "scalar"));
-  STANDIN_TRY(ensure_ready(comm));
-  if (datatype < 0 || datatype >= ncclNumTypes) {
-    STANDIN_WARN("ncclRedOpCreatePreMulSum: invalid data type %d", datatype);
-    return ncclInvalidArgument;
-  }
-  Operator made;
-  made.scaled = true;
-  if (residence == ncclScalarDevice)
-    made.on_device = scalar;
-  else
-    memcpy(made.factor, scalar, type_size(datatype));
-  std::lock_guard lock(comm->op_mutex);
-  size_t index = 0;
-  while (index < comm->user_ops.size() && comm->user_ops[index]) index++;
-  if (index == comm->user_ops.size()) comm->user_ops.emplace_back();
-  comm->user_ops[index] = made;
-  *op = static_cast<ncclRedOp_t>(ncclNumOps + static_cast<int>(index));
-  return ncclSuccess;
-}
-
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  STANDIN_TRY(check_comm(comm, "ncclRedOpDestroy"));
-  std::lock_guard lock(comm->op_mutex);
-  size_t index = static_cast<size_t>(op) - ncclNumOps;
-  if (op < ncclNumOps || index >= comm->user_ops.size() || !comm->user_ops[index]) {
-    STANDIN_WARN("ncclRedOpDestroy: %d is not a user-defined operation", op);
-    return ncclInvalidArgument;
-  }
-  comm->user_ops[index].reset();
-  return ncclSuccess;
 }
 
 ncclResult_t ncclMemAlloc(void** ptr, size_t size) {

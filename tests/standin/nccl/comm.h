@@ -33,6 +33,7 @@ struct Task {
   CUstream stream = nullptr;
   uint64_t number = 0;  // of the communicator's collectives
   bool silent = false;  // no events but those of the API call
+  bool symmetric = false;
   bool copy_engine = false;
   int mask = 0;               // profiler event mask when the call was made
   void* group_api = nullptr;  // profiler handles
@@ -103,6 +104,7 @@ struct ncclComm {
   uint64_t splits = 0, shrinks = 0;
   uint64_t collectives = 0;  // called so far
   const char* profiler_name() const { return has_name ? name.c_str() : nullptr; }
+  int rank_in_api_events() const { return settings.tells_rank_in_api_events() ? rank : 0; }
 
   std::unique_ptr<standin::Session> session;
   std::atomic<bool> joined{false};  // the session is complete
@@ -138,9 +140,6 @@ struct ncclComm {
   std::vector<CUstream> streams;  // the one joined last first
   unsigned long long capture_id = 0;
   std::deque<std::shared_ptr<standin::Plan>> plans;
-
-  std::mutex op_mutex;
-  std::vector<std::optional<standin::Operator>> user_ops;
 
   // The first error of work that ran asynchronously stays.
   void set_async_error(ncclResult_t r);

@@ -93,8 +93,7 @@ class Collective {
   }
 
   Session::Signature signature() const {
-    return {static_cast<int32_t>(t_.func), t_.type, t_.op.scaled ? -1 : static_cast<int32_t>(t_.op.kind), t_.root,
-            t_.count};
+    return {static_cast<int32_t>(t_.func), t_.type, static_cast<int32_t>(t_.op), t_.root, t_.count};
   }
 
   Session* session_;

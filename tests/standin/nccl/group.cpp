@@ -45,8 +45,7 @@ ncclResult_t join(ncclComm* comm) {
 
 ncclResult_t run_jobs(std::vector<LifeJob>& jobs) {
   if (jobs.empty()) return ncclSuccess;
-  bool own_thread = jobs.size() > 1 || (jobs[0].destroys && jobs[0].comm->settings.destroys_on_own_thread());
-  if (!own_thread) return jobs[0].run();
+  if (jobs.size() == 1) return jobs[0].run();
   std::vector<ncclResult_t> results(jobs.size(), ncclSuccess);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < jobs.size(); i++) threads.emplace_back([&, i] { results[i] = jobs[i].run(); });
@@ -200,24 +199,9 @@ size_t traffic_per_byte(Func f, int ranks) {
 }
 
 ncclResult_t copy_on_stream(const Transfer& t, CUstream stream) {
-  struct Scale {
-    Transfer t;
-    static void run(void* p) {
-      const Transfer& t = static_cast<Scale*>(p)->t;
-      const void* in = t.send;
-      reduce(t.type, t.op, 1, &in, t.recv, t.count);
-    }
-    static void destroy(void* p) { delete static_cast<Scale*>(p); }
-  };
-  if (t.op.scaled) {
-    auto work = std::make_unique<Scale>(Scale{t});
-    STANDIN_CUDA(
-        standin_cuda_launch_native(stream, "ncclDevKernel_OneRank_PreMulSum", Scale::run, work.get(), Scale::destroy));
-    (void)work.release();
-  } else if (t.send != t.recv) {
+  if (t.send != t.recv)
     STANDIN_CUDA(cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(t.recv), reinterpret_cast<CUdeviceptr>(t.send),
                                    t.count * type_size(t.type), stream));
-  }
   return ncclSuccess;
 }
 
@@ -251,11 +235,12 @@ ncclResult_t append(ncclComm* comm, const char* call, const Transfer& t, CUstrea
   size_t bytes = t.count * type_size(t.type);
   if (at_least(bytes, comm->settings.copy_engine_bytes) && t.func == Func::AllGather) {
     task.copy_engine = true;
-  } else if ((t.func == Func::Broadcast && comm->settings.allgatherv) ||
-             (at_least(bytes, comm->settings.symmetric_bytes) && has_symmetric_kernels(t.func))) {
-    task.silent = true;
-    task.mask = 0;
+  } else {
+    task.symmetric = at_least(bytes, comm->settings.symmetric_bytes) && has_symmetric_kernels(t.func);
+    task.silent = (task.symmetric && !comm->settings.tells_symmetric_kernels()) ||
+                  (t.func == Func::Broadcast && comm->settings.allgatherv);
   }
+  if (task.silent) task.mask = 0;
   comm->waiting.push_back(task);
   profiler::stop_task_api(task);
   return ncclSuccess;

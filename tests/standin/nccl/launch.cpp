@@ -32,9 +32,7 @@ void order_collectives(std::vector<Task>* tasks) {
   std::stable_sort(tasks->begin(), tasks->end(), [](const Task& a, const Task& b) {
     return size_class(a.traffic_bytes) < size_class(b.traffic_bytes);
   });
-  auto kind = [](const Task& t) {
-    return std::tuple(t.what.func, t.what.op.scaled ? ncclNumOps : t.what.op.kind, t.event_type);
-  };
+  auto kind = [](const Task& t) { return std::tuple(t.what.func, t.what.op, t.event_type); };
   std::vector<Task> ordered;
   while (!tasks->empty()) {
     auto leader = kind(tasks->back());
@@ -55,8 +53,9 @@ void order_point_to_point(const ncclComm* comm, std::vector<Task>* tasks) {
 }
 
 void make_plans(ncclComm* comm) {
-  std::vector<Task> colls, p2ps, silent, copies;
-  for (Task& t : comm->waiting) (t.is_p2p() ? p2ps : t.copy_engine ? copies : t.silent ? silent : colls).push_back(t);
+  std::vector<Task> colls, p2ps, first, copies;
+  for (Task& t : comm->waiting)
+    (t.is_p2p() ? p2ps : t.copy_engine ? copies : t.silent || t.symmetric ? first : colls).push_back(t);
   comm->waiting.clear();
   order_collectives(&colls);
   order_point_to_point(comm, &p2ps);
@@ -67,7 +66,7 @@ void make_plans(ncclComm* comm) {
     plan->copy_engine = true;
     plan->colls.push_back(t);
   }
-  if (!silent.empty()) add()->colls = std::move(silent);
+  if (!first.empty()) add()->colls = std::move(first);
   size_t limit =
       comm->settings.max_colls_per_launch > 0 ? static_cast<size_t>(comm->settings.max_colls_per_launch) : colls.size();
   Plan* last = nullptr;

@@ -60,23 +60,15 @@ struct Smallest {
 };
 
 template <typename T, typename Fold>
-void fold(int ranks, const void* const* inputs, void* out, size_t n, const typename Storage<T>::Wide* factor,
-          bool average) {
+void fold(int ranks, const void* const* inputs, void* out, size_t n, bool average = false) {
   using W = typename Storage<T>::Wide;
   alignas(64) W acc[kBlock];
   for (size_t at = 0; at < n; at += kBlock) {
     size_t m = std::min(kBlock, n - at);
     for (int r = 0; r < ranks; r++) {
       const T* in = static_cast<const T*>(inputs[r]) + at;
-      if (r == 0 && !factor) {
-        for (size_t i = 0; i < m; i++) acc[i] = Storage<T>::load(in[i]);
-      } else if (r == 0) {
-        for (size_t i = 0; i < m; i++) acc[i] = Multiply::apply(Storage<T>::load(in[i]), *factor);
-      } else if (!factor) {
-        for (size_t i = 0; i < m; i++) acc[i] = Fold::apply(acc[i], Storage<T>::load(in[i]));
-      } else {
-        for (size_t i = 0; i < m; i++) acc[i] = Fold::apply(acc[i], Multiply::apply(Storage<T>::load(in[i]), *factor));
-      }
+      for (size_t i = 0; i < m; i++)
+        acc[i] = r == 0 ? Storage<T>::load(in[i]) : Fold::apply(acc[i], Storage<T>::load(in[i]));
     }
     if (average)
       for (size_t i = 0; i < m; i++) acc[i] = static_cast<W>(acc[i] / static_cast<W>(ranks));
@@ -86,32 +78,22 @@ void fold(int ranks, const void* const* inputs, void* out, size_t n, const typen
 }
 
 template <typename T>
-void reduce_as(const Operator& op, int ranks, const void* const* inputs, void* out, size_t n) {
-  using W = typename Storage<T>::Wide;
-  W factor{};
-  if (op.scaled) {
-    T raw;
-    std::memcpy(&raw, op.on_device ? op.on_device : op.factor, sizeof raw);
-    factor = Storage<T>::load(raw);
-  }
-  const W* scale = op.scaled ? &factor : nullptr;
-  switch (op.kind) {
+void reduce_as(ncclRedOp_t op, int ranks, const void* const* inputs, void* out, size_t n) {
+  switch (op) {
     case ncclProd:
-      return fold<T, Multiply>(ranks, inputs, out, n, scale, false);
+      return fold<T, Multiply>(ranks, inputs, out, n);
     case ncclMax:
-      return fold<T, Largest>(ranks, inputs, out, n, scale, false);
+      return fold<T, Largest>(ranks, inputs, out, n);
     case ncclMin:
-      return fold<T, Smallest>(ranks, inputs, out, n, scale, false);
-    case ncclAvg:
-      return fold<T, Add>(ranks, inputs, out, n, scale, true);
+      return fold<T, Smallest>(ranks, inputs, out, n);
     default:
-      return fold<T, Add>(ranks, inputs, out, n, scale, false);
+      return fold<T, Add>(ranks, inputs, out, n, op == ncclAvg);
   }
 }
 
 }  // namespace
 
-void reduce(ncclDataType_t type, const Operator& op, int ranks, const void* const* inputs, void* out, size_t n) {
+void reduce(ncclDataType_t type, ncclRedOp_t op, int ranks, const void* const* inputs, void* out, size_t n) {
   switch (type) {
     case ncclInt8:
       return reduce_as<int8_t>(op, ranks, inputs, out, n);
@@ -202,10 +184,9 @@ size_t type_size(ncclDataType_t t) {
   }
 }
 
-const char* operator_name(const Operator& op) {
-  if (op.scaled) return "PreMulSum";
+const char* operator_name(ncclRedOp_t op) {
   static const char* const kNames[] = {"Sum", "Prod", "Max", "Min", "Avg"};
-  return kNames[static_cast<int>(op.kind)];
+  return kNames[static_cast<int>(op)];
 }
 
 }  // namespace standin

@@ -26,10 +26,10 @@ bool read_version(Settings* s, std::string* error) {
   if (!text || !*text) return true;
   int major = 0, minor = 0, patch = 0, used = 0;
   int fields = sscanf(text, "%d.%d%n.%d%n", &major, &minor, &used, &patch, &used);
-  if (fields < 2 || static_cast<size_t>(used) != strlen(text) || major != 2 || minor < 8 || minor > 30 || patch < 0 ||
+  if (fields < 2 || static_cast<size_t>(used) != strlen(text) || major != 2 || minor < 8 || minor > 32 || patch < 0 ||
       patch > 99) {
     *error = std::string("STANDIN_NCCL_VERSION='") + text +
-             "' is not a release from 2.8 to 2.30: give it as major.minor.patch, for example 2.28.9";
+             "' is not a release from 2.8 to 2.32: give it as major.minor.patch, for example 2.28.9";
     return false;
   }
   s->minor = minor;
@@ -54,25 +54,6 @@ bool read_flip(Settings* s, std::string* error) {
 }
 
 }  // namespace
-
-int Settings::newest_profiler_abi() const {
-  if (minor < 23) return 0;
-  switch (minor) {
-    case 23:
-      return 1;
-    case 24:
-    case 25:
-      return 2;
-    case 26:
-      return 3;
-    case 27:
-      return 4;
-    case 28:
-      return 5;
-    default:
-      return 6;
-  }
-}
 
 bool read_settings(Settings* out, std::string* error) {
   Settings s;

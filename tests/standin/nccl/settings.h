@@ -1,13 +1,12 @@
 // Everything that is set through the environment, read anew for each communicator.
 //
 // name                            default  meaning
-// STANDIN_NCCL_VERSION            2.28.9   which release to behave as, 2.8 to 2.30, as major.minor[.patch]: what
-//                                          ncclGetVersion says, which profiler structs are known (before 2.23: none,
-//                                          2.23: v1, 2.24 and 2.25: v2, 2.26: v3, 2.27: v4, 2.28: v5, 2.29 and later:
-//                                          v6, and all older ones), which profiler calls are made and in which order,
-//                                          when a communicator made in a group is stored. (Functions that a release
-//                                          doesn't have are there all the same; libraries without them:
-//                                          CMakeLists.txt.)
+// STANDIN_NCCL_VERSION            2.28.9   which release to behave as, 2.8 to 2.32, as major.minor[.patch]: what
+//                                          ncclGetVersion says, which profiler struct is the newest known (2.28: v5,
+//                                          2.29 and 2.30: v6, later v7; before 2.28 no plugin is loaded), which
+//                                          profiler calls are made, when a communicator made in a group is stored.
+//                                          (Functions that a release doesn't have are there all the same; libraries
+//                                          without them: CMakeLists.txt.)
 // STANDIN_NCCL_NODES              1        number of nodes told to the profiler's init; above 1 ranks are taken to talk
 //                                          over a network, so every launch has proxy work
 // STANDIN_NCCL_HOST_CALLBACK      0        1: every launch has proxy work, as with a network: Group and Coll events
@@ -17,8 +16,8 @@
 // STANDIN_NCCL_MAX_COLLS_PER_LAUNCH        a group's collectives are split into launches of at most so many; 0 (as
 //                                 0        unset): no limit
 // STANDIN_NCCL_SYMMETRIC          0        N > 0: all-reduces, all-gathers and reduce-scatters whose input has at least
-//                                          N bytes run as symmetric-memory kernels: launched first, and no events but
-//                                          those of the API call
+//                                          N bytes run as symmetric-memory kernels: launched first, and before 2.31
+//                                          with no events but those of the API call
 // STANDIN_NCCL_COPY_ENGINE        0        N > 0: all-gathers whose input has at least N bytes run on copy engines: a
 //                                          CeColl event (2.29 and later) instead of KernelLaunch, Group and Coll
 // STANDIN_NCCL_FLIP                        rank:op:element:bit: in that rank's result of the op-th collective of each
@@ -61,12 +60,11 @@ struct Settings {
   int version_code() const { return (minor <= 8 ? 2000 : 20000) + minor * 100 + patch; }
   // A communicator made in a group is stored at the group's end, not at the call.
   bool stores_at_group_end() const { return minor < 14; }
-  // GroupApi, CollApi, P2pApi and KernelLaunch events exist.
-  bool has_api_events() const { return minor >= 28; }
   bool has_copy_engine_events() const { return minor >= 29; }
-  // Clean-up runs on a thread of the library even for one communicator.
-  bool destroys_on_own_thread() const { return minor < 28; }
-  int newest_profiler_abi() const;  // 0: profiler plugins are unknown
+  bool tells_symmetric_kernels() const { return minor >= 31; }
+  // GroupApi, CollApi, P2pApi and KernelLaunch name the communicator's rank; before, 0.
+  bool tells_rank_in_api_events() const { return minor >= 32; }
+  int newest_profiler_abi() const { return minor < 28 ? 0 : minor == 28 ? 5 : minor < 31 ? 6 : 7; }  // 0: none
 };
 
 // False with one line in `error` that names the variable when one has an impossible value.

@@ -23,14 +23,7 @@ const char* func_name(Func);
 const char* type_name(ncclDataType_t);  // as profiler events spell it
 const char* short_type_name(ncclDataType_t);
 size_t type_size(ncclDataType_t);
-
-struct Operator {
-  ncclRedOp_t kind = ncclSum;
-  bool scaled = false;              // every input is multiplied before it is summed
-  const void* on_device = nullptr;  // where the factor lies when it is read as the collective runs
-  unsigned char factor[8] = {};     // the factor's bits otherwise
-};
-const char* operator_name(const Operator&);
+const char* operator_name(ncclRedOp_t);
 
 struct Transfer {
   Func func = Func::AllReduce;
@@ -38,13 +31,13 @@ struct Transfer {
   void* recv = nullptr;
   size_t count = 0;  // of the API call
   ncclDataType_t type = ncclFloat32;
-  Operator op;
+  ncclRedOp_t op = ncclSum;
   int root = 0;  // or the peer
 };
 
 // out[i] = inputs[0][i] op inputs[1][i] op ..., in that order whatever the number of threads or processes; `ranks` is
 // what ncclAvg divides by. 16-bit and 8-bit floats are accumulated as float and rounded once, to nearest even. `out`
 // may be one of the inputs.
-void reduce(ncclDataType_t, const Operator&, int ranks, const void* const* inputs, void* out, size_t n);
+void reduce(ncclDataType_t, ncclRedOp_t, int ranks, const void* const* inputs, void* out, size_t n);
 
 }  // namespace standin

@@ -66,7 +66,6 @@ typedef enum {
   ncclNumTypes = 12
 } ncclDataType_t;
 
-// Operators made by ncclRedOpCreatePreMulSum have values from ncclNumOps on.
 typedef enum {
   ncclSum = 0,
   ncclProd = 1,
@@ -76,10 +75,6 @@ typedef enum {
   ncclNumOps = 5,
   ncclMaxRedOp = 0x7fffffff
 } ncclRedOp_t;
-
-// Where a user-defined operator's scalar lies: device memory, read when the collective runs, or host memory, read at
-// once.
-typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
@@ -180,11 +175,6 @@ ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatyp
                       cudaStream_t stream);
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                       cudaStream_t stream);
-
-// The operator "multiply by a scalar, then sum"
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
-                                      ncclScalarResidence_t residence, ncclComm_t comm);
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
 // Device memory
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);

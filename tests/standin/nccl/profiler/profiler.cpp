@@ -27,14 +27,13 @@ struct Loaded {
   enum { kReady, kDone, kFailed } state = kReady;
   int users = 0;
   void* library = nullptr;
-  std::unique_ptr<ProfilerAbi> plugin;
 };
 Loaded& loaded() {
   static Loaded& l = *new Loaded;
   return l;
 }
 // What calls use without a lock: set while a communicator that could make a call exists.
-std::atomic<ProfilerAbi*> active{nullptr};
+std::atomic<const ProfilerStruct*> active{nullptr};
 // One for the process: the last init's.
 std::atomic<int> event_mask{0};
 
@@ -77,9 +76,11 @@ void load(const Settings& settings) {
   if (setting && !strcasecmp(setting, "none")) return;
   void* library = open_library(setting);
   if (!library) return;
-  int version = 0;
-  l.plugin = find_profiler_struct(library, settings.newest_profiler_abi(), settings.minor < 27, &version);
-  if (!l.plugin) {
+  const ProfilerStruct* plugin = nullptr;
+  int version = settings.newest_profiler_abi();
+  for (version++; !plugin && version > 5;)
+    plugin = static_cast<const ProfilerStruct*>(dlsym(library, ("ncclProfiler_v" + std::to_string(--version)).c_str()));
+  if (!plugin) {
     STANDIN_INFO(kLogInit, "External profiler plugin %s has no struct that this release knows",
                  setting ? setting : "libnccl-profiler.so");
     dlclose(library);
@@ -87,21 +88,19 @@ void load(const Settings& settings) {
   }
   link_map* map = nullptr;
   dlinfo(library, RTLD_DI_LINKMAP, &map);
-  STANDIN_INFO(kLogInit, "PROFILER/Plugin: Loaded %s (v%d) from %s", l.plugin->name(), version,
-               map ? map->l_name : "?");
+  STANDIN_INFO(kLogInit, "PROFILER/Plugin: Loaded %s (v%d) from %s", plugin->name, version, map ? map->l_name : "?");
   l.library = library;
   l.state = Loaded::kDone;
   l.users = 1;
-  active = l.plugin.get();
+  active = plugin;
 }
 
 void unload() {
   Loaded& l = loaded();
   std::lock_guard lock(l.mutex);
   if (l.state != Loaded::kDone || --l.users) return;
-  STANDIN_INFO(kLogInit, "PROFILER/Plugin: Closing profiler plugin %s", l.plugin->name());
+  STANDIN_INFO(kLogInit, "PROFILER/Plugin: Closing profiler plugin %s", active.load()->name);
   active = nullptr;
-  l.plugin.reset();
   dlclose(l.library);
   l.library = nullptr;
   l.state = Loaded::kReady;
@@ -115,32 +114,38 @@ const Task* deciding_task(const Plan& plan) {
   return nullptr;
 }
 
-Event describe(const Plan& plan, const Task& t) {
-  Event e;
-  e.type = t.is_p2p() ? kP2p : kColl;
-  e.rank = plan.comm->rank;
-  e.parent = t.task_api;
-  e.parent_group = plan.group_event;
-  e.comm_name = plan.comm->profiler_name();
-  e.comm_hash = plan.comm->hash;
-  e.sequence = plan.comm->sequence[static_cast<size_t>(t.what.func)];
-  e.func = func_name(t.what.func);
-  e.func_number = static_cast<int>(t.what.func);
-  e.datatype = type_name(t.event_type);
-  e.datatype_number = t.event_type;
-  e.op_number = t.what.op.kind;
-  e.send = t.what.send;
-  e.recv = t.what.func == Func::Send ? const_cast<void*>(t.what.send) : t.what.recv;
-  e.count = t.event_count;
-  e.traffic_bytes = t.traffic_bytes;
-  e.root_or_peer = t.what.root;
-  e.channels = 1;
-  e.warps = 8;
-  e.algo = "RING";
-  e.algo_number = 1;
-  bool small = t.traffic_bytes <= (256u << 10);
-  e.proto = small ? "LL" : "SIMPLE";
-  e.proto_number = small ? 0 : 2;
+EventDescr event_of(EventType type, void* parent, int rank) {
+  EventDescr e = {};
+  e.type = type;
+  e.parentObj = parent;
+  e.rank = rank;
+  return e;
+}
+
+EventDescr describe(const Plan& plan, const Task& t) {
+  EventDescr e = event_of(t.is_p2p() ? kP2p : kColl, t.task_api, plan.comm->rank);
+  if (t.is_p2p()) {
+    e.p2p.func = func_name(t.what.func);
+    e.p2p.buff = t.what.func == Func::Send ? const_cast<void*>(t.what.send) : t.what.recv;
+    e.p2p.datatype = type_name(t.event_type);
+    e.p2p.count = t.event_count;
+    e.p2p.peer = t.what.root;
+    e.p2p.nChannels = 1;
+    e.p2p.parentGroup = plan.group_event;
+    return e;
+  }
+  e.coll.seqNumber = plan.comm->sequence[static_cast<size_t>(t.what.func)];
+  e.coll.func = func_name(t.what.func);
+  e.coll.sendBuff = t.what.send;
+  e.coll.recvBuff = t.what.recv;
+  e.coll.count = t.event_count;
+  e.coll.root = t.what.root;
+  e.coll.datatype = type_name(t.event_type);
+  e.coll.nChannels = 1;
+  e.coll.nWarps = 8;
+  e.coll.algo = "RING";
+  e.coll.proto = t.traffic_bytes <= (256u << 10) ? "LL" : "SIMPLE";
+  e.coll.parentGroup = plan.group_event;
   return e;
 }
 
@@ -148,12 +153,12 @@ Event describe(const Plan& plan, const Task& t) {
 
 void init(ncclComm* comm) {
   load(comm->settings);
-  ProfilerAbi* plugin = active;
+  const ProfilerStruct* plugin = active;
   if (!plugin) return;
   comm->profiler_initialised = true;
   int mask = event_mask;
-  int error = plugin->init(&comm->profiler_context, &mask,
-                           {comm->hash, comm->profiler_name(), comm->settings.nodes, comm->ranks, comm->rank});
+  int error = plugin->init(&comm->profiler_context, comm->hash, &mask, comm->profiler_name(), comm->settings.nodes,
+                           comm->ranks, comm->rank, standin_nccl_log);
   event_mask = mask;
   if (!error) return;
   STANDIN_INFO(kLogInit, "Profiler init failed with error '%d'. Continue without profiler.", error);
@@ -165,9 +170,8 @@ void init(ncclComm* comm) {
 
 void finalize(ncclComm* comm) {
   if (!comm->profiler_initialised) return;
-  ProfilerAbi* plugin = active;
-  bool always = !comm->settings.has_api_events();
-  if (plugin && (always || comm->profiler_context)) plugin->finalize(comm->profiler_context);
+  const ProfilerStruct* plugin = active;
+  if (plugin && comm->profiler_context) plugin->finalize(comm->profiler_context);
   unload();
 }
 
@@ -179,22 +183,21 @@ ApiState& api_state() {
 void start_group_api(ncclComm* comm, bool captured, int depth) {
   ApiState& s = api_state();
   s.mask = event_mask;
-  ProfilerAbi* plugin = active;
-  if (!plugin || !comm->settings.has_api_events() || !(s.mask & kNeedGroupApi) || s.group_depth) return;
-  Event e;
-  e.type = kGroupApi;
-  e.graph_captured = captured;
-  e.group_depth = depth;
-  plugin->start(comm->profiler_context, &s.group_api, e);
+  const ProfilerStruct* plugin = active;
+  if (!plugin || !(s.mask & kNeedGroupApi) || s.group_depth) return;
+  EventDescr e = event_of(kGroupApi, nullptr, comm->rank_in_api_events());
+  e.groupApi.graphCaptured = captured;
+  e.groupApi.groupDepth = depth;
+  plugin->startEvent(comm->profiler_context, &s.group_api, &e);
   s.group_depth = depth;
   s.phase = ApiState::kStarted;
 }
 
 void stop_group_api() {
   ApiState& s = api_state();
-  ProfilerAbi* plugin = active;
+  const ProfilerStruct* plugin = active;
   if (!plugin || !s.group_api || s.group_depth) return;
-  plugin->stop(s.group_api);
+  plugin->stopEvent(s.group_api);
   s.group_api = nullptr;
 }
 
@@ -203,26 +206,30 @@ void record_group_api(EventState state) {
   auto expected = state == kGroupStartApiStop ? ApiState::kStarted : ApiState::kStartStopped;
   if (s.phase != expected) return;
   s.phase = state == kGroupStartApiStop ? ApiState::kStartStopped : ApiState::kReset;
-  ProfilerAbi* plugin = active;
-  if (plugin && s.group_api) plugin->record(s.group_api, state, 0);
+  const ProfilerStruct* plugin = active;
+  if (plugin && s.group_api) plugin->recordEventState(s.group_api, state, nullptr);
 }
 
 void start_task_api(ncclComm* comm, Task* t, bool captured) {
   ApiState& s = api_state();
   bool p2p = t->is_p2p();
-  ProfilerAbi* plugin = active;
-  if (plugin && comm->settings.has_api_events() &&
-      (s.mask & (p2p ? kP2pApi | kNeedP2p : kCollApi | kNeedTask | kCopyEngine))) {
-    Event e;
-    e.type = p2p ? kP2pApi : kCollApi;
-    e.parent = s.group_api;
-    e.func = func_name(t->what.func);
-    e.count = t->what.count;
-    e.datatype = type_name(t->what.type);
-    e.root_or_peer = t->what.root;
-    e.stream = t->stream;
-    e.graph_captured = captured;
-    plugin->start(comm->profiler_context, p2p ? &s.p2p_api : &s.coll_api, e);
+  const ProfilerStruct* plugin = active;
+  if (plugin && (s.mask & (p2p ? kP2pApi | kNeedP2p : kCollApi | kNeedTask | kCopyEngine))) {
+    EventDescr e = event_of(p2p ? kP2pApi : kCollApi, s.group_api, comm->rank_in_api_events());
+    auto fill = [&](auto& api) {
+      api.func = func_name(t->what.func);
+      api.count = t->what.count;
+      api.datatype = type_name(t->what.type);
+      api.stream = t->stream;
+      api.graphCaptured = captured;
+    };
+    if (p2p) {
+      fill(e.p2pApi);
+    } else {
+      fill(e.collApi);
+      e.collApi.root = t->what.root;
+    }
+    plugin->startEvent(comm->profiler_context, p2p ? &s.p2p_api : &s.coll_api, &e);
   }
   t->mask = s.mask;
   t->group_api = s.group_api;
@@ -231,122 +238,114 @@ void start_task_api(ncclComm* comm, Task* t, bool captured) {
 
 void stop_task_api(const Task& t) {
   ApiState& s = api_state();
-  ProfilerAbi* plugin = active;
+  const ProfilerStruct* plugin = active;
   if (!plugin || !t.task_api) return;
-  plugin->stop(t.task_api);
+  plugin->stopEvent(t.task_api);
   // A CollApi handle stays and is passed again when a plugin doesn't write a new one.
   if (t.is_p2p()) s.p2p_api = nullptr;
 }
 
 void start_kernel_launch(Plan* plan, CUstream stream) {
-  ProfilerAbi* plugin = active;
+  const ProfilerStruct* plugin = active;
   const Task* t = deciding_task(*plan);
-  if (!plugin || !plan->comm->settings.has_api_events() || !t || !(t->mask & kKernelLaunch)) return;
-  Event e;
-  e.type = kKernelLaunch;
-  e.parent = t->group_api;
-  e.stream = stream;
-  plugin->start(plan->comm->profiler_context, &plan->kernel_launch_event, e);
+  if (!plugin || !t || !(t->mask & kKernelLaunch)) return;
+  EventDescr e = event_of(kKernelLaunch, t->group_api, plan->comm->rank_in_api_events());
+  e.kernelLaunch.stream = stream;
+  plugin->startEvent(plan->comm->profiler_context, &plan->kernel_launch_event, &e);
 }
 
 void stop_kernel_launch(Plan* plan) {
-  ProfilerAbi* plugin = active;
-  if (plugin && plan->kernel_launch_event) plugin->stop(plan->kernel_launch_event);
+  const ProfilerStruct* plugin = active;
+  if (plugin && plan->kernel_launch_event) plugin->stopEvent(plan->kernel_launch_event);
 }
 
 void start_copy_engine(Plan* plan, CUstream stream) {
-  ProfilerAbi* plugin = active;
+  const ProfilerStruct* plugin = active;
   ncclComm* comm = plan->comm;
   if (!plugin || !comm->settings.has_copy_engine_events() || !(event_mask & kCopyEngine)) return;
   const Task& t = plan->colls.front();
-  Event e;
-  e.type = kCeColl;
-  e.parent = t.task_api;
-  e.rank = comm->rank;
-  e.sequence = comm->copy_engine_sequence++;
-  e.func = func_name(t.what.func);
-  e.send = t.what.send;
-  e.recv = t.what.recv;
-  e.count = t.event_count;
-  e.root_or_peer = t.what.root;
-  e.datatype = type_name(t.event_type);
-  e.stream = stream;
-  plugin->start(comm->profiler_context, &plan->copy_engine_event, e);
+  EventDescr e = event_of(kCeColl, t.task_api, comm->rank);
+  e.ceColl.seqNumber = e.ceColl.ceSeqNum = comm->copy_engine_sequence++;
+  e.ceColl.func = func_name(t.what.func);
+  e.ceColl.sendBuff = t.what.send;
+  e.ceColl.recvBuff = t.what.recv;
+  e.ceColl.count = t.event_count;
+  e.ceColl.root = t.what.root;
+  e.ceColl.datatype = type_name(t.event_type);
+  e.ceColl.syncStrategy = "UC";
+  e.ceColl.stream = stream;
+  plugin->startEvent(comm->profiler_context, &plan->copy_engine_event, &e);
   if (!plan->copy_engine_event) return;
-  auto part = [&](EventType type, bool complete) {
-    if (!(event_mask & type)) return;
-    Event p;
-    p.type = type;
-    p.parent = plan->copy_engine_event;
-    p.rank = comm->rank;
-    p.complete = complete;
-    p.ranks = p.copies = comm->ranks;
-    p.traffic_bytes = t.traffic_bytes;
+  auto part = [&](EventDescr p) {
     void* handle = nullptr;
-    plugin->start(comm->profiler_context, &handle, p);
-    if (handle) plugin->stop(handle);
+    if (event_mask & static_cast<int>(p.type)) plugin->startEvent(comm->profiler_context, &handle, &p);
+    if (handle) plugin->stopEvent(handle);
   };
-  part(kCeSync, false);
-  part(kCeBatch, false);
-  part(kCeSync, true);
+  EventDescr sync = event_of(kCeSync, plan->copy_engine_event, comm->rank);
+  sync.ceCollSync.nRanks = comm->ranks;
+  EventDescr batch = event_of(kCeBatch, plan->copy_engine_event, comm->rank);
+  batch.ceCollBatch.numOps = comm->ranks;
+  batch.ceCollBatch.totalBytes = t.traffic_bytes;
+  part(sync);
+  part(batch);
+  sync.ceCollSync.isComplete = true;
+  part(sync);
 }
 
 void stop_copy_engine(Plan* plan) {
-  ProfilerAbi* plugin = active;
-  if (plugin && plan->copy_engine_event) plugin->stop(plan->copy_engine_event);
+  const ProfilerStruct* plugin = active;
+  if (plugin && plan->copy_engine_event) plugin->stopEvent(plan->copy_engine_event);
 }
 
 void start_group(Plan* plan) {
-  ProfilerAbi* plugin = active;
+  const ProfilerStruct* plugin = active;
   const Task* t = deciding_task(*plan);
-  // Up to 2.25 the bit for groups alone brings no events.
-  const int need = plan->comm->settings.minor < 26 ? kNeedGroup & ~kGroup : kNeedGroup;
-  if (!plugin || !t || !(t->mask & need)) return;
-  Event e;
-  e.type = kGroup;
-  plugin->start(plan->comm->profiler_context, &plan->group_event, e);
+  if (!plugin || !t || !(t->mask & kNeedGroup)) return;
+  EventDescr e = event_of(kGroup, nullptr, 0);
+  plugin->startEvent(plan->comm->profiler_context, &plan->group_event, &e);
 }
 
 void start_tasks(Plan* plan) {
-  ProfilerAbi* plugin = active;
-  // Releases without API events nest the tasks in the group and have none without it.
-  bool allowed = plugin && (plan->comm->settings.has_api_events() || plan->group_event);
+  const ProfilerStruct* plugin = active;
+  auto start = [&](Task& t) {
+    EventDescr e = describe(*plan, t);
+    plugin->startEvent(plan->comm->profiler_context, &t.event, &e);
+  };
   for (Task& t : plan->colls) {
     if (t.silent) continue;
-    if (allowed && (t.mask & kNeedTask)) plugin->start(plan->comm->profiler_context, &t.event, describe(*plan, t));
+    if (plugin && (t.mask & kNeedTask)) start(t);
     bool counts = !plan->persistent || (plugin && (plan->group_event || t.task_api) && (t.mask & kKernelCh));
     if (counts) plan->comm->sequence[static_cast<size_t>(t.what.func)]++;
   }
   for (Task& t : plan->p2ps)
-    if (allowed && (t.mask & kNeedP2p)) plugin->start(plan->comm->profiler_context, &t.event, describe(*plan, t));
+    if (plugin && (t.mask & kNeedP2p)) start(t);
 }
 
 void stop_tasks(Plan* plan) {
-  ProfilerAbi* plugin = active;
+  const ProfilerStruct* plugin = active;
   if (!plugin) return;
   for (auto* tasks : {&plan->colls, &plan->p2ps})
     for (Task& t : *tasks)
-      if (t.event) plugin->stop(t.event);
+      if (t.event) plugin->stopEvent(t.event);
 }
 
 void stop_group(Plan* plan) {
-  ProfilerAbi* plugin = active;
-  if (plugin && plan->group_event) plugin->stop(plan->group_event);
+  const ProfilerStruct* plugin = active;
+  if (plugin && plan->group_event) plugin->stopEvent(plan->group_event);
 }
 
 void kernel_channel(ncclComm* comm, void* coll, uint8_t channel, uint64_t begin_ns, uint64_t end_ns) {
-  ProfilerAbi* plugin = active;
+  const ProfilerStruct* plugin = active;
   if (!plugin) return;
-  Event e;
-  e.type = kKernelCh;
-  e.parent = coll;
-  e.channel = channel;
-  e.timer = begin_ns;
+  EventDescr e = event_of(kKernelCh, coll, 0);
+  e.kernelCh.channelId = channel;
+  e.kernelCh.pTimer = begin_ns;
   void* handle = nullptr;
-  plugin->start(comm->profiler_context, &handle, e);
+  plugin->startEvent(comm->profiler_context, &handle, &e);
   if (!handle) return;
-  plugin->record(handle, kKernelChStop, end_ns);
-  plugin->stop(handle);
+  StateArgs args = {end_ns};
+  plugin->recordEventState(handle, kKernelChStop, &args);
+  plugin->stopEvent(handle);
 }
 
 }  // namespace standin::profiler

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "../include/nccl.h"
-#include "abi.h"
+#include "descriptor.h"
 
 namespace standin {
 

@@ -27,7 +27,6 @@ ApiValues API_VALUES() {
   VALUE(ncclFloat64), VALUE(ncclDouble), VALUE(ncclBfloat16), VALUE(ncclFloat8e4m3), VALUE(ncclFloat8e5m2);
   VALUE(ncclSum), VALUE(ncclProd), VALUE(ncclMax), VALUE(ncclMin), VALUE(ncclAvg), VALUE(ncclNumOps);
   VALUE(ncclMaxRedOp), VALUE(sizeof(ncclRedOp_t)), VALUE(sizeof(ncclDataType_t)), VALUE(sizeof(ncclResult_t));
-  VALUE(ncclScalarDevice), VALUE(ncclScalarHostImmediate);
   VALUE(sizeof(ncclSimInfo_t));
   FIELD(ncclConfig_t, size);
   FIELD(ncclConfig_t, magic);
@@ -93,8 +92,6 @@ ApiValues API_VALUES() {
   FUNCTION(ncclReduce, Result(*)(const void*, void*, size_t, Type, Op, int, Comm, Stream));
   FUNCTION(ncclSend, Result(*)(const void*, size_t, Type, int, Comm, Stream));
   FUNCTION(ncclRecv, Result(*)(void*, size_t, Type, int, Comm, Stream));
-  FUNCTION(ncclRedOpCreatePreMulSum, Result(*)(Op*, void*, Type, ncclScalarResidence_t, Comm));
-  FUNCTION(ncclRedOpDestroy, Result(*)(Op, Comm));
   FUNCTION(ncclMemAlloc, Result(*)(void**, size_t));
   FUNCTION(ncclMemFree, Result(*)(void*));
   return v;

@@ -1,11 +1,9 @@
-// A profiler plugin of every struct version up to CALL_LOG_NEWEST (1, 4 or 6) that writes down each call it gets, as a
-// line of the common trace (STANDIN_CUDA_TRACE), so in one order with the kernel launches.
+// A profiler plugin that writes down each call it gets, as a line of the common trace (STANDIN_CUDA_TRACE), so in one
+// order with the kernel launches. It has the structs 5 to CALL_LOG_NEWEST, which differ in their last fields only.
 //   CALL_LOG_MASK    event mask (default Group, Coll, P2p, GroupApi, CollApi, P2pApi, KernelLaunch)
 //   CALL_LOG_IGNORE  event types whose handle is left unwritten
 //   CALL_LOG_FAIL    init returns this error
 #include <dlfcn.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdarg>
@@ -15,15 +13,11 @@
 #include <mutex>
 #include <string>
 
-#include "profiler/abi.h"
-#include "profiler/v1.h"
-#include "profiler/v2.h"
-#include "profiler/v3.h"
-#include "profiler/v4.h"
-#include "profiler/v5.h"
-#include "profiler/v6.h"
+#include "profiler/descriptor.h"
 
+using standin::EventDescr;
 using standin::Logger;
+using standin::StateArgs;
 
 namespace {
 
@@ -62,7 +56,8 @@ std::string name_of(const void* p) {
   return it == names.end() ? "\"unknown\"" : "\"" + it->second + "\"";
 }
 
-const char* type_name(uint64_t type) {
+// Types that gradprobe has no use for are named by their number.
+std::string type_name(uint64_t type) {
   switch (type) {
     case standin::kGroup:
       return "Group";
@@ -87,7 +82,7 @@ const char* type_name(uint64_t type) {
     case standin::kCeBatch:
       return "CeBatch";
     default:
-      return "other";
+      return "Type" + std::to_string(type);
   }
 }
 
@@ -112,115 +107,67 @@ class Line {
   std::string text_;
 };
 
-template <typename Task>
-void describe_function(Line* line, const Task& t) {
-  if constexpr (std::is_same_v<decltype(t.func), const char*>)
-    line->text("func", t.func).text("datatype", t.datatype);
-  else
-    line->number("func", t.func).number("datatype", t.datatype);
-}
-
-template <typename Descr>
-void describe(Line* line, const Descr& d) {
-  constexpr bool has_api = requires {
-    d.collApi;
-  };
+void describe(Line* line, const EventDescr& d) {
   switch (d.type) {
     case standin::kColl:
-      describe_function(line, d.coll);
+      line->text("func", d.coll.func).text("datatype", d.coll.datatype);
       line->number("seqNumber", d.coll.seqNumber).number("count", d.coll.count).add(",\"root\":%d", d.coll.root);
       line->add(",\"sendBuff\":\"%p\",\"recvBuff\":\"%p\"", d.coll.sendBuff, d.coll.recvBuff);
-      if constexpr (has_api) line->pointer("parentGroup", d.coll.parentGroup);
-      if constexpr (requires { d.coll.commHash; }) line->number("commHash", d.coll.commHash).text("name", d.coll.name);
+      line->pointer("parentGroup", d.coll.parentGroup);
       break;
     case standin::kP2p:
-      describe_function(line, d.p2p);
-      line->number("count", d.p2p.count).add(",\"peer\":%d", d.p2p.peer);
-      if constexpr (has_api) line->pointer("parentGroup", d.p2p.parentGroup);
+      line->text("func", d.p2p.func).text("datatype", d.p2p.datatype);
+      line->number("count", d.p2p.count).add(",\"peer\":%d", d.p2p.peer).pointer("parentGroup", d.p2p.parentGroup);
       break;
     case standin::kKernelCh:
-      if constexpr (requires { d.kernelCh; }) line->number("channel", d.kernelCh.channelId);
+      line->number("channel", d.kernelCh.channelId);
+      break;
+    case standin::kGroupApi:
+      line->number("graphCaptured", d.groupApi.graphCaptured).add(",\"groupDepth\":%d", d.groupApi.groupDepth);
+      break;
+    case standin::kCollApi:
+      line->text("func", d.collApi.func).text("datatype", d.collApi.datatype);
+      line->number("count", d.collApi.count).add(",\"root\":%d", d.collApi.root);
+      line->number("graphCaptured", d.collApi.graphCaptured).add(",\"stream\":\"%p\"", d.collApi.stream);
+      break;
+    case standin::kP2pApi:
+      line->text("func", d.p2pApi.func).text("datatype", d.p2pApi.datatype).number("count", d.p2pApi.count);
+      line->number("graphCaptured", d.p2pApi.graphCaptured).add(",\"stream\":\"%p\"", d.p2pApi.stream);
+      break;
+    case standin::kKernelLaunch:
+      line->add(",\"stream\":\"%p\"", d.kernelLaunch.stream);
+      break;
+    case standin::kCeColl:
+      line->text("func", d.ceColl.func).text("datatype", d.ceColl.datatype);
+      line->number("count", d.ceColl.count).add(",\"stream\":\"%p\"", d.ceColl.stream);
+      break;
+    case standin::kCeSync:
+      line->number("isComplete", d.ceCollSync.isComplete);
       break;
     default:
       break;
   }
-  if constexpr (has_api) {
-    switch (d.type) {
-      case standin::kGroupApi:
-        line->number("graphCaptured", d.groupApi.graphCaptured).add(",\"groupDepth\":%d", d.groupApi.groupDepth);
-        break;
-      case standin::kCollApi:
-        describe_function(line, d.collApi);
-        line->number("count", d.collApi.count).add(",\"root\":%d", d.collApi.root);
-        line->number("graphCaptured", d.collApi.graphCaptured).add(",\"stream\":\"%p\"", d.collApi.stream);
-        break;
-      case standin::kP2pApi:
-        describe_function(line, d.p2pApi);
-        line->number("count", d.p2pApi.count).number("graphCaptured", d.p2pApi.graphCaptured);
-        line->add(",\"stream\":\"%p\"", d.p2pApi.stream);
-        break;
-      case standin::kKernelLaunch:
-        line->add(",\"stream\":\"%p\"", d.kernelLaunch.stream);
-        break;
-      case standin::kCeColl:
-        if constexpr (requires { d.ceColl; }) {
-          describe_function(line, d.ceColl);
-          line->number("count", d.ceColl.count).add(",\"stream\":\"%p\"", d.ceColl.stream);
-        }
-        break;
-      case standin::kCeSync:
-        if constexpr (requires { d.ceColl; }) line->number("isComplete", d.ceCollSync.isComplete);
-        break;
-      default:
-        break;
-    }
-  }
 }
 
-int initialise(const char* abi, void** context, int* mask, uint64_t comm, const char* name, int nodes, int ranks,
-               int rank, Logger log) {
+template <int kVersion>
+int init(void** context, uint64_t comm, int* mask, const char* name, int nodes, int ranks, int rank, Logger log) {
   auto* c = new Handle{0};
   give_name(c, "ctx");
   *context = c;
-  bool has_api = abi[1] >= '5';
-  *mask = static_cast<int>(number_from("CALL_LOG_MASK", has_api ? 3847 : 7));
-  put("\"src\":\"plugin\",\"call\":\"init\",\"abi\":\"%s\",\"ctx\":%s,\"comm\":\"%llx\",\"comm_name\":\"%s\",\"nodes\":"
-      "%d,"
-      "\"ranks\":%d,\"rank\":%d,\"mask\":%d",
-      abi, name_of(c).c_str(), static_cast<unsigned long long>(comm), name ? name : "(null)", nodes, ranks, rank,
+  *mask = static_cast<int>(number_from("CALL_LOG_MASK", 3847));
+  put("\"src\":\"plugin\",\"call\":\"init\",\"abi\":\"v%d\",\"ctx\":%s,\"comm\":\"%llx\",\"comm_name\":\"%s\","
+      "\"nodes\":%d,\"ranks\":%d,\"rank\":%d,\"mask\":%d",
+      kVersion, name_of(c).c_str(), static_cast<unsigned long long>(comm), name ? name : "(null)", nodes, ranks, rank,
       *mask);
   if (log) log(3, 1, __func__, __LINE__, "call log: rank %d of %d", rank, ranks);
   return static_cast<int>(number_from("CALL_LOG_FAIL", 0));
 }
-int init1(void** context, int* mask) {
-  return initialise("v1", context, mask, 0, nullptr, -1, -1, -1, nullptr);
-}
-[[maybe_unused]] int init2(void** context, int* mask) {
-  return initialise("v2", context, mask, 0, nullptr, -1, -1, -1, nullptr);
-}
-[[maybe_unused]] int init3(void** context, int* mask) {
-  return initialise("v3", context, mask, 0, nullptr, -1, -1, -1, nullptr);
-}
-[[maybe_unused]] int init4(void** context, int* mask, const char* name, uint64_t comm, int nodes, int ranks, int rank,
-                           Logger log) {
-  return initialise("v4", context, mask, comm, name, nodes, ranks, rank, log);
-}
-[[maybe_unused]] int init5(void** context, uint64_t comm, int* mask, const char* name, int nodes, int ranks, int rank,
-                           Logger log) {
-  return initialise("v5", context, mask, comm, name, nodes, ranks, rank, log);
-}
-[[maybe_unused]] int init6(void** context, uint64_t comm, int* mask, const char* name, int nodes, int ranks, int rank,
-                           Logger log) {
-  return initialise("v6", context, mask, comm, name, nodes, ranks, rank, log);
-}
-
-template <typename Descr>
-int start(void* context, void** handle, Descr* d) {
+int start(void* context, void** handle, EventDescr* d) {
   auto* h = new Handle{d->type};
-  std::string name = give_name(h, std::string(type_name(d->type)) + "#");
+  const std::string type = type_name(d->type), name = give_name(h, type + "#");
   Line line;
   line.add("\"src\":\"plugin\",\"call\":\"startEvent\",\"ctx\":%s,\"handle\":\"%s\",\"type\":\"%s\",\"rank\":%d",
-           name_of(context).c_str(), name.c_str(), type_name(d->type), d->rank);
+           name_of(context).c_str(), name.c_str(), type.c_str(), d->rank);
   line.pointer("parentObj", d->parentObj);
   describe(&line, *d);
   put("%s", line.get());
@@ -231,8 +178,7 @@ int stop(void* handle) {
   put("\"src\":\"plugin\",\"call\":\"stopEvent\",\"handle\":%s", name_of(handle).c_str());
   return 0;
 }
-template <typename Args>
-int record(void* handle, int state, Args*) {
+int record(void* handle, int state, StateArgs*) {
   put("\"src\":\"plugin\",\"call\":\"recordEventState\",\"handle\":%s,\"stateId\":%d", name_of(handle).c_str(), state);
   return 0;
 }
@@ -243,20 +189,14 @@ int finalize(void* context) {
 
 }  // namespace
 
-#define CALL_LOG_STRUCT(v)                                                                                             \
-  __attribute__((visibility("default"))) standin::profiler_v##v::Profiler ncclProfiler_v##v = {                        \
-      "call-log", init##v, start<standin::profiler_v##v::EventDescr>, stop, record<standin::profiler_v##v::StateArgs>, \
-      finalize}
+#define CALL_LOG_STRUCT(v)               \
+  __attribute__((visibility("default"))) \
+  standin::ProfilerStruct ncclProfiler_v##v = {"call-log", init<v>, start, stop, record, finalize}
 
 extern "C" {
-CALL_LOG_STRUCT(1);
-#if CALL_LOG_NEWEST >= 4
-CALL_LOG_STRUCT(2);
-CALL_LOG_STRUCT(3);
-CALL_LOG_STRUCT(4);
-#endif
-#if CALL_LOG_NEWEST >= 6
 CALL_LOG_STRUCT(5);
+#if CALL_LOG_NEWEST >= 7
 CALL_LOG_STRUCT(6);
+CALL_LOG_STRUCT(7);
 #endif
 }

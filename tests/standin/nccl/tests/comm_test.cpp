@@ -258,12 +258,12 @@ TEST(Library, VersionFromTheEnvironment) {
   ASSERT_NCCL(ncclGetVersion(&version));
   EXPECT_EQ(version, NCCL_VERSION(2, 28, 9));
   for (auto [text, code] : {std::pair("2.8.4", 2804), std::pair("2.9.6", 20906), std::pair("2.23.4", 22304),
-                            std::pair("2.27.7", 22707), std::pair("2.30", 23000)}) {
+                            std::pair("2.27.7", 22707), std::pair("2.30", 23000), std::pair("2.32.3", 23203)}) {
     setenv("STANDIN_NCCL_VERSION", text, 1);
     ASSERT_NCCL(ncclGetVersion(&version));
     EXPECT_EQ(version, code);
   }
-  for (const char* wrong : {"2.7.8", "2.31", "3.1", "new", "2.28.9x", "2.28.", "2"}) {
+  for (const char* wrong : {"2.7.8", "2.33", "3.1", "new", "2.28.9x", "2.28.", "2"}) {
     setenv("STANDIN_NCCL_VERSION", wrong, 1);
     EXPECT_EQ(ncclGetVersion(&version), ncclInvalidArgument) << wrong;
   }

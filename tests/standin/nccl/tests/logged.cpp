@@ -18,8 +18,8 @@ TemporaryFolder::~TemporaryFolder() {
   fs::remove_all(path_, ignored);
 }
 
-std::string plugin(int newest) {
-  return std::string(CALL_LOG_FOLDER) + "/libcall_log_v" + std::to_string(newest) + ".so";
+std::string plugin(const std::string& name) {
+  return std::string(CALL_LOG_FOLDER) + "/lib" + name + ".so";
 }
 
 std::vector<Json> run(int ranks, const Environment& environment, const ranks::Body& body) {
@@ -41,7 +41,7 @@ std::vector<Json> run(int ranks, const Environment& environment, const ranks::Bo
 std::vector<std::string> calls(const std::vector<Json>& records, int rank) {
   Json pid = nullptr;
   for (const Json& r : records)
-    if (r.value("call", "") == "init" && (r["rank"] == rank || r["rank"] == -1)) pid = r["pid"];
+    if (r.value("call", "") == "init" && r["rank"] == rank) pid = r["pid"];
   std::vector<std::string> out;
   std::map<Json, std::string> types;
   for (const Json& r : records) {

@@ -26,8 +26,8 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// The call log with structs up to `newest` (1, 4 or 6).
-std::string plugin(int newest = 6);
+// The call log with all structs, or call_log_v5 with that one only.
+std::string plugin(const std::string& name = "call_log");
 
 // Trace records in their order. The plugin is plugin() unless the environment names another; an empty value unsets.
 std::vector<Json> run(int ranks, const Environment& environment, const ranks::Body& body);

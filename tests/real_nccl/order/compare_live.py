@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""The calls that the stand-in NCCL makes, imitating a release, against those of that release itself: the same
+scenarios and the same logging plugin in both.
+
+usage: compare_live.py BUILD_FOLDER VERSION [SCENARIO...]
+"""
+import sys
+
+import call_order
+import runs
+
+
+def main() -> int:
+    build, version = runs.Build(sys.argv[1]), sys.argv[2]
+    folder = runs.releases()[version]
+    if not (folder / "libnccl.so.2").exists():
+        return runs.missing(version, folder)
+    names = sys.argv[3:] or build.names()
+    trace = build.on_wheel(folder, names)
+    if not sys.argv[3:]:
+        build.keep(version, trace)
+    real = call_order.read(trace)
+    standin = call_order.read(build.on_standin(version, names))
+    differing = 0
+    for name in names:
+        if not real.get(name):
+            raise runs.Failed(f"scenario {name}: the plugin saw nothing of NCCL {version}")
+        text = call_order.difference(real[name], standin.get(name, {}))
+        if text:
+            differing += 1
+            print(f"scenario {name}: - only NCCL {version}, + only the stand-in\n{text}")
+    print(f"NCCL {version}: {len(names) - differing} of {len(names)} scenarios make the same calls in the same order")
+    return 1 if differing else 0
+
+
+runs.main_of(main)
