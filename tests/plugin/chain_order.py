@@ -4,7 +4,8 @@ what gradprobe records is the same with and without it.
 
 usage: chain_order.py BUILD_FOLDER VERSION [MASK SCENARIO]   on the stand-in as that release; all scenarios, or one with
                                                              another event mask
-       chain_order.py BUILD_FOLDER wheel                     on the newest wheel
+       chain_order.py BUILD_FOLDER wheel                     on the newest wheel, what the stand-in
+                                                             lacks and what may differ there
 """
 import functools
 import json
@@ -17,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "real_nccl/
 import call_order  # noqa: E402
 import runs  # noqa: E402
 
+ON_WHEEL = ["channels", "every-event", "graph", "graph-net", "group3sizes", "nonblocking"]
 KEPT = ("kind", "missed", "op", "replay", "flags", "step", "count", "function", "datatype", "nan_count")
 
 
@@ -42,6 +44,7 @@ def main() -> int:
         newest, folder = list(runs.releases().items())[-1]
         if not (folder / "libnccl.so.2").exists():
             return runs.missing(newest, folder)
+        names = ON_WHEEL
         run = functools.partial(build.on_wheel, folder, names)
     else:
         names = [name for name in names if name not in runs.ONLY_REAL]

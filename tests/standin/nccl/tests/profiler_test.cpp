@@ -1,4 +1,4 @@
-// The profiler's calls in situations that the recorded traces don't have.
+// The profiler's calls in situations that the comparison with the real library (tests/real_nccl/order) doesn't have.
 #include <algorithm>
 #include <set>
 
