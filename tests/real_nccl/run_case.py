@@ -51,7 +51,7 @@ class Bundle:
         words = settings.split()
         self.ranks, self.ways = words[0], words[1]
         self.options = [w for w in words[2:] if w.startswith("--")]
-        self.environment = dict(w.replace("@", str(HERE)).split("=", 1) for w in words[2:] if not w.startswith("--"))
+        self.environment = dict(w.split("=", 1) for w in words[2:] if not w.startswith("--"))
         self.patterns = modes.split()
 
 
