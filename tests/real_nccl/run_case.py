@@ -95,7 +95,7 @@ class Case:
             if in_range(self.version, versions) and fits(names, bundle.name):
                 left_out += [m for m in modes if fits(patterns, m)]
         if left_out:
-            print(f"{self.version} {bundle.name}: left out, hang without a plugin as well: {' '.join(left_out)}")
+            print(f"{self.version} {bundle.name}: left out (exclusions.txt): {' '.join(left_out)}")
         return [m for m in modes if m not in left_out]
 
     def environment(self, bundle, rings):
