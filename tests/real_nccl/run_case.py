@@ -122,8 +122,8 @@ class Case:
         command = [self.with_standins, self.build, self.nccl(), self.build / "bin/real_nccl_driver", "--out", folder,
                    "--seed", str(self.seed), "--ranks", bundle.ranks, "--as", bundle.ways, *bundle.options, *modes]
         good = self.call(command, self.environment(bundle, folder / "rings"), folder / "log")
-        if not self.bare:
-            good &= self.check(bundle, folder)
+        if good and not self.bare:
+            good = self.check(bundle, folder)
         if not good:
             print((folder / "log").read_text()[-6000:])
             print(f"{self.wheel} {self.way} {bundle.name}: FAILED with seed {self.seed}"
