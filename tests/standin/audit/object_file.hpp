@@ -45,6 +45,11 @@ class ObjectFile {
     return true;
   }
   bool has_section(const char* name) const { return section(SHT_NULL, name) != nullptr; }
+  bool exports(const char* function) const {
+    bool found = false;
+    functions(SHT_DYNSYM, [&](const Elf64_Sym&, const char* name) { found = found || !strcmp(name, function); });
+    return found;
+  }
   // Whether the dynamic symbols name a function that others must bring.
   bool imports(const char* prefix) const {
     const Elf64_Shdr* table = section(SHT_DYNSYM, nullptr);
@@ -63,7 +68,8 @@ class ObjectFile {
  private:
   bool readable() const {
     return !memcmp(data_, ELFMAG, SELFMAG) && data_[EI_CLASS] == ELFCLASS64 && head()->e_shoff &&
-           head()->e_shoff + size_t{head()->e_shnum} * sizeof(Elf64_Shdr) <= size_ && head()->e_shstrndx < head()->e_shnum;
+           head()->e_shoff + size_t{head()->e_shnum} * sizeof(Elf64_Shdr) <= size_ &&
+           head()->e_shstrndx < head()->e_shnum;
   }
   const Elf64_Ehdr* head() const { return reinterpret_cast<const Elf64_Ehdr*>(data_); }
   const Elf64_Shdr* sections() const { return reinterpret_cast<const Elf64_Shdr*>(data_ + head()->e_shoff); }

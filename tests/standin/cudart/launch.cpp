@@ -54,10 +54,22 @@ CUresult load(Binary* b) {
   return cuLibraryLoadData(&b->library, b->wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0);
 }
 
+// The program's own function for a registered kernel; null when it brings none.
+const StandinHostKernel* own_function(const void* symbol, std::string* name) {
+  Symbol f;
+  if (!host_kernels() || !find(tables().functions, symbol, &f)) return nullptr;
+  *name = f.name;
+  return host_kernels()(f.name.c_str());
+}
+
 cudaError_t launch(const void* symbol, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream,
                    const cudaLaunchAttribute* attributes = nullptr, unsigned count = 0) {
   static_assert(sizeof(CUlaunchAttribute) == sizeof(cudaLaunchAttribute));
   if (CUresult r = need_context()) return from(r);
+  std::string name;
+  if (const StandinHostKernel* own = own_function(symbol, &name)) {
+    return from(launch_host_kernel(own, name.c_str(), arguments, stream));
+  }
   CUfunction f = function_of(symbol);
   if (!f) return note(cudaErrorInvalidDeviceFunction);
   if (size_t{block.x} * block.y * block.z > 1024) return note(cudaErrorInvalidConfiguration);
@@ -100,8 +112,7 @@ EXPORT void** __cudaRegisterFatBinary(void* wrapper) {
   b->wrapper = wrapper;
   return reinterpret_cast<void**>(b);
 }
-EXPORT void __cudaRegisterFatBinaryEnd(void**) {
-}
+EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
 EXPORT void __cudaUnregisterFatBinary(void** handle) {
   auto* b = reinterpret_cast<Binary*>(handle);
   {
@@ -145,6 +156,12 @@ EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* s
 }
 EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* symbol) {
   if (CUresult r = need_driver()) return from(r);
+  std::string name;
+  if (own_function(symbol, &name)) {
+    // Only handed back to __cudaLaunchKernel, which finds it by its symbol.
+    *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(symbol));
+    return cudaSuccess;
+  }
   *kernel = reinterpret_cast<cudaKernel_t>(function_of(symbol));
   return *kernel ? cudaSuccess : note(cudaErrorInvalidDeviceFunction);
 }

@@ -9,6 +9,8 @@
 
 #include <type_traits>
 
+#include "host_kernel.hpp"
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 // A function under a name that the headers declare with other parameters, or don't declare.
 #define EXPORT_AS(NAME) EXPORT __attribute__((used)) cudaError_t NAME
@@ -39,6 +41,10 @@ cudaError_t with_context(Call call) {
 
 // The driver's kernel for a host function that nvcc's code registered, or for a handle of a kernel; null when neither.
 CUfunction function_of(const void* symbol);
+
+// What the program exports as standin_host_kernel (null when nothing), and the launch of a function from there.
+decltype(&standin_host_kernel) host_kernels();
+CUresult launch_host_kernel(const StandinHostKernel*, const char* name, void** arguments, CUstream stream);
 
 // An enum or a structure of the runtime as the driver's, which has the same layout.
 template <class Out, class In>
