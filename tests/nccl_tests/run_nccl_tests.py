@@ -83,7 +83,7 @@ class Tests:
         for program in programs:
             libraries = needed_libraries(program)
             if "libnccl.so.2" not in libraries:
-                raise Failure(f"{program}: doesn't load libnccl.so.2; its calls can't be counted: link NCCL dynamically")
+                raise Failure(f"{program}: doesn't load libnccl.so.2, so its calls can't be counted: link it dynamically")
             if self.stand_ins and not any(name.startswith("libcudart.so") for name in libraries):
                 raise Failure(f"{program}: has the CUDA runtime inside, and the stand-ins need it as a shared library")
 
