@@ -34,7 +34,8 @@ class Drain {
   void abandon();
 
   RingWriter& ring() { return *ring_; }
-  // "123 measured, 4 missed (timeout 3, no_events 1)" for the log; behind it the calls with a user tag, if any.
+  // "123 measured, 4 missed (timeout 3, no_events 1)" for the log; behind it the calls with a user tag and
+  // what no_events stands for, if there are any.
   std::string summary() const;
 
  private:
