@@ -524,9 +524,12 @@ std::string Drain::summary() const {
                      (reasons.empty() ? "" : reasons + ")");
   if (tagged_ != 0)
     text += ", " + std::to_string(tagged_) + " with a user tag (the last " + std::to_string(last_tag_) + ")";
-  if (ring_->missed(Missed::no_events) != 0)
-    text += std::string("; no_events: ") + no_events_causes(communicator_->identity().profiler_abi);
   return text;
+}
+
+std::string Drain::causes() const {
+  if (ring_->missed(Missed::no_events) == 0) return {};
+  return std::string("; no_events: ") + no_events_causes(communicator_->identity().profiler_abi);
 }
 
 }  // namespace gradprobe

@@ -34,9 +34,10 @@ class Drain {
   void abandon();
 
   RingWriter& ring() { return *ring_; }
-  // "123 measured, 4 missed (timeout 3, no_events 1)" for the log; behind it the calls with a user tag and
-  // what no_events stands for, if there are any.
+  // "123 measured, 4 missed (timeout 3, no_events 1)" for the log; behind it the calls with a user tag, if any.
   std::string summary() const;
+  // What can be behind a reason that it names; empty where the name says it.
+  std::string causes() const;
 
  private:
   struct SlotView {
