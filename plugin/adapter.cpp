@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <iterator>
+#include <string>
 
 #include "preload_active.hpp"
 
@@ -114,6 +115,20 @@ InitCall identified_call(int version, std::uint64_t comm_id, const char* comm_na
   return call;
 }
 
+namespace {
+
+// What NCCL will report: with a chained plugin what either of the two asks for.
+void tell_mask(const InitCall& call, int mask) {
+  std::string names;
+  for (std::size_t bit = 0; bit < std::size(nccl::kEventNames); bit++)
+    if ((mask >> bit & 1) != 0) names += std::string(names.empty() ? "" : " ") + nccl::kEventNames[bit];
+  Log(call.logger, read_config().log)
+      .info("rank %u: profiler struct v%u, events that NCCL is asked for: 0x%x (%s)", call.rank, call.profiler_abi,
+            static_cast<unsigned>(mask), names.empty() ? "none" : names.c_str());
+}
+
+}  // namespace
+
 InitCall anonymous_call(int version) {
   InitCall call;
   call.identified = false;
@@ -140,6 +155,11 @@ nccl::Result open(const InitCall& call, void** context, int* mask, const chain::
     chain::open(static_cast<int>(call.profiler_abi), own, own_mask, chained_init, call.logger, context, mask);
   } catch (const std::exception& e) {
     Log(call.logger, LogTarget::automatic).warn("GRADPROBE_CHAIN is left out of one communicator: %s", description(e));
+  }
+  try {
+    tell_mask(call, *mask);
+  } catch (const std::exception&) {
+    // No memory for a line that is only for information.
   }
   return nccl::kSuccess;
 }

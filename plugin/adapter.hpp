@@ -31,14 +31,17 @@ template <typename Descriptor>
     names.datatype_name = e.datatype;
     names.datatype = datatype_of(e.datatype);
   }
-  *handle = c->coll_api_start({names.function, names.datatype, e.count, e.root, e.graph_captured, Handle(d->parent)})
-                .opaque();
+  CollApiEvent event{names.function, names.datatype, e.count, e.root, e.graph_captured, Handle(d->parent)};
+  if constexpr (requires { e.user_tag; }) event.user_tag = e.user_tag;
+  *handle = c->coll_api_start(event).opaque();
   return nccl::kSuccess;
 }
 
 template <typename Descriptor>
 [[gnu::noinline]] nccl::Result start_coll(Communicator* c, const Descriptor* d) noexcept {
-  c->coll_start(Handle(d->parent), d->coll.send, d->coll.recv);
+  bool symmetric = false;
+  if constexpr (requires { d->coll.symmetric; }) symmetric = d->coll.symmetric;
+  c->coll_start(Handle(d->parent), d->coll.send, d->coll.recv, symmetric);
   return nccl::kSuccess;
 }
 

@@ -20,21 +20,25 @@ namespace {
 
 using AnyProfiler = nccl::Profiler<void (*)(), void>;
 
-// A struct of version 5 serves a NCCL that uses version 6: the layouts are equal (descriptor_v5.hpp is held against
-// both), version 6 only adds copy-engine events.
+// A struct of version 5 serves a NCCL that uses version 6 or 7, one of version 6 serves version 7: all that the older
+// one has lies at the same place (tests/plugin/abi_test.py). Version 6 adds copy-engine events, version 7 kernel phases
+// and fields behind the older ones.
 static_assert(abi::EventDescr_v5::kSize == abi::EventDescr_v6::kSize);
-static_assert(abi::EventStateArgs_v5::kSize == abi::EventStateArgs_v6::kSize);
-static_assert(abi::Profiler_v5::kSize == abi::Profiler_v6::kSize);
+static_assert(abi::EventDescr_v6::kSize <= abi::EventDescr_v7::kSize);
+static_assert(abi::EventStateArgs_v5::kSize == abi::EventStateArgs_v7::kSize);
+static_assert(abi::EventStateArgs_v6::kSize == abi::EventStateArgs_v7::kSize);
 
-constexpr int kNewest = 6;
+constexpr int kNewest = 7;
+constexpr int kOldestOfLayout = 5;  // that serves the newest
 constexpr int kCopyEngine = nccl::kCeColl | nccl::kCeSync | nccl::kCeBatch;
+constexpr int kPhases = nccl::kKernelPhase;
 
 // The mask bits of which any makes NCCL report events of a type: children need their parents, whether asked for or not.
 int asking_for(int version, std::uint64_t type) {
   using namespace nccl;
   constexpr int kSteps = kProxyStep | kNetPlugin;
   constexpr int kProxy = kProxyOp | kSteps;
-  constexpr int kTask = kProxy | kKernelCh;
+  constexpr int kTask = kProxy | kKernelCh;  // kernel phases ask for no parents: NCCL wants kKernelCh with them
   if (version <= 2) {
     if (type == kGroup) return kColl | kP2p | kProxyOp | kProxyStep;
     if (type == kColl || type == kP2p) return kColl | kProxyOp | kProxyStep;
@@ -101,8 +105,8 @@ struct Context {
 struct Chain {
   const AnyProfiler* profiler = nullptr;
   std::string path;
-  int version = 0;  // NCCL's
-  bool has_copy_engine = false;
+  int version = 0;         // NCCL's
+  int unknown_events = 0;  // that came with versions newer than the chained plugin's
   int pid = 0;
   // Of the process, as NCCL's own is. The chained plugin may change its mask at any time.
   int mask = 0;
@@ -200,7 +204,7 @@ Chain* load(int version, const std::string& path, const Log& log) {
   if (library == nullptr) return refuse("it can't be loaded (" + why + "); give the path of a profiler plugin");
   int theirs = version;
   const AnyProfiler* profiler = struct_of(library, theirs);
-  if (profiler == nullptr && version == 6) profiler = struct_of(library, theirs = 5);
+  while (profiler == nullptr && theirs > kOldestOfLayout) profiler = struct_of(library, --theirs);
   if (profiler == nullptr) {
     const std::string has = versions_of(library);
     dlclose(library);
@@ -214,7 +218,7 @@ Chain* load(int version, const std::string& path, const Log& log) {
   chain->profiler = profiler;
   chain->path = path;
   chain->version = version;
-  chain->has_copy_engine = theirs == 6;
+  chain->unknown_events = (theirs < 6 ? kCopyEngine : 0) | (theirs < 7 ? kPhases : 0);
   chain->pid = getpid();
   log.info("GRADPROBE_CHAIN=%s: %s (profiler struct v%d) gets its events too", path.c_str(),
            profiler->name != nullptr ? profiler->name : "a plugin without a name", theirs);
@@ -229,8 +233,7 @@ Chain* loaded(int version, const std::string& path, const Log& log) {
 }
 
 int masked(const Chain& chain) {
-  const int mask = std::atomic_ref<const int>(chain.mask).load(std::memory_order_relaxed);
-  return chain.has_copy_engine ? mask : mask & ~kCopyEngine;
+  return std::atomic_ref<const int>(chain.mask).load(std::memory_order_relaxed) & ~chain.unknown_events;
 }
 
 // What NCCL shall report to both. One cheap type is always in it: its events show a mask that was changed meanwhile.

@@ -134,7 +134,7 @@ inline void Communicator::classify(const CollApiEvent& event, Op* op) const {
 }
 
 void Communicator::note_unmeasured(const CollApiEvent& event, Op* op) {
-  op->placed = op->addressed = op->captured = op->result_wanted = false;
+  op->placed = op->addressed = op->captured = op->symmetric = op->result_wanted = false;
   op->send = op->recv = 0;
   classify(event, op);
   if (op->eligible) op->reason = unmeasured_;
@@ -183,7 +183,7 @@ inline bool Communicator::result_due(const Op& op, const CollApiEvent& event, co
 
 // All of an op but its place and its state.
 inline void Communicator::describe(const CollApiEvent& event, const StepDetector::Position& at, Op* op) const {
-  op->placed = op->addressed = false;
+  op->placed = op->addressed = op->symmetric = false;
   op->captured = event.captured;
   op->send = op->recv = 0;
   op->told = 0;
@@ -214,6 +214,7 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
   Op* const captured = b != nullptr ? new_captured_op(b) : nullptr;
   Op& op = captured != nullptr ? *captured : *direct;
   op.ordinal = direct->ordinal;
+  op.user_tag = direct->user_tag;
   op.batch = b != nullptr ? b->serial : kNoBatch;
   describe(event, at, &op);
   if (captured == nullptr && op.eligible) {
@@ -243,6 +244,7 @@ inline void Communicator::hand_over(const CollApiEvent& event) {
   op.ordinal = ordinal;
   op.index = index;
   op.batch = kNoBatch;
+  op.user_tag = event.user_tag;
   if (pass_by(event, at)) {
     classify(event, &op);
     op.state.store(OpState::passed, std::memory_order_release);

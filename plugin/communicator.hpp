@@ -39,6 +39,7 @@ struct CollApiEvent {
   Handle group_api;
   bool provisional = false;    // NCCL may still refuse it: no record is written before end_calls()
   bool result_follows = true;  // a result pass behind its launch would see its result
+  std::uint64_t user_tag = 0;  // what the application gave NCCL with the call (struct version 7); 0: nothing
 };
 
 // A collective call whose buffers are known when it is made (the preload library).
@@ -138,8 +139,8 @@ class Communicator {
     return group_handle_;
   }
   void group_stop();
-  // Without a handle: nothing is to be heard of its stop.
-  void coll_start(Handle coll_api, const void* send, const void* recv);
+  // Without a handle: nothing is to be heard of its stop. `symmetric`: NCCL says that a symmetric kernel does it.
+  void coll_start(Handle coll_api, const void* send, const void* recv, bool symmetric = false);
   // The call is carried out by copy engines: no launch of a kernel and no Coll follow.
   void copy_engine_start(Handle coll_api);
 

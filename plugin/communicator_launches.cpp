@@ -347,7 +347,7 @@ void Communicator::kernel_launch_stop() {
   launch_result(pass, links.stream, Launches::may_follow);
 }
 
-void Communicator::coll_start(Handle coll_api, const void* send, const void* recv) {
+void Communicator::coll_start(Handle coll_api, const void* send, const void* recv, bool symmetric) {
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
   ThreadLinks& links = t_links;
@@ -368,6 +368,7 @@ void Communicator::coll_start(Handle coll_api, const void* send, const void* rec
   op->send = send_address;
   op->recv = recv_address;
   op->addressed = true;
+  op->symmetric = symmetric;
   const bool told_inline = links.group_inline;
   std::uint32_t index = links.slot;
   if (!told_inline) {

@@ -1,5 +1,7 @@
 #include "drain.hpp"
 
+#include <gradprobe/no_events.hpp>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -264,6 +266,7 @@ RecordHead Drain::record_of(const Op& op) const {
   if (op.mode == gate::kRaw) body.raw_count = static_cast<std::uint32_t>(op.count);
   if (op.captured) record.flags |= kFlagCaptured;
   if (op.addressed && op.send == op.recv) record.flags |= kFlagInPlace;
+  if (op.symmetric) record.flags |= kFlagSymmetric;
   return record;
 }
 
@@ -416,6 +419,10 @@ bool Drain::advance() {
     Op& op = tables_.direct_op(collected_);
     const OpState state = op.state.load(std::memory_order_acquire);
     if (state == OpState::announced) break;
+    if (op.user_tag != 0) {
+      tagged_++;
+      last_tag_ = op.user_tag;
+    }
     if (state == OpState::missed) {
       write_missed(&op);
     } else if (state == OpState::passed) {
@@ -513,8 +520,16 @@ std::string Drain::summary() const {
     missed += n;
     reasons += std::string(reasons.empty() ? " (" : ", ") + name(reason) + " " + std::to_string(n);
   }
-  return std::to_string(ring_->measured()) + " measured, " + std::to_string(missed) + " missed" +
-         (reasons.empty() ? "" : reasons + ")");
+  std::string text = std::to_string(ring_->measured()) + " measured, " + std::to_string(missed) + " missed" +
+                     (reasons.empty() ? "" : reasons + ")");
+  if (tagged_ != 0)
+    text += ", " + std::to_string(tagged_) + " with a user tag (the last " + std::to_string(last_tag_) + ")";
+  return text;
+}
+
+std::string Drain::causes() const {
+  if (ring_->missed(Missed::no_events) == 0) return {};
+  return std::string("; no_events: ") + no_events_causes(communicator_->identity().profiler_abi);
 }
 
 }  // namespace gradprobe

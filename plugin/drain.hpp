@@ -34,8 +34,10 @@ class Drain {
   void abandon();
 
   RingWriter& ring() { return *ring_; }
-  // "123 measured, 4 missed (timeout 3, no_events 1)" for the log.
+  // "123 measured, 4 missed (timeout 3, no_events 1)" for the log; behind it the calls with a user tag, if any.
   std::string summary() const;
+  // What can be behind a reason that it names; empty where the name says it.
+  std::string causes() const;
 
  private:
   struct SlotView {
@@ -103,6 +105,7 @@ class Drain {
   std::uint32_t control_version_ = 0;
   std::uint32_t vain_gates_ = 0;  // kVainGateWeight for each that timed out, less those since that didn't
   std::uint64_t collected_ = 0;
+  std::uint64_t tagged_ = 0, last_tag_ = 0;  // calls that came with a user tag, which records have no field for
   std::uint64_t counted_[static_cast<std::size_t>(Missed::count_)] = {};
 };
 

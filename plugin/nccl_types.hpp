@@ -24,7 +24,13 @@ enum EventType : std::uint64_t {
   kCeColl = 1u << 12,
   kCeSync = 1u << 13,
   kCeBatch = 1u << 14,
+  kKernelPhase = 1u << 15,
 };
+
+// Names of the mask's bits, from the lowest.
+inline constexpr const char* kEventNames[] = {
+    "Group",    "Coll",    "P2p",    "ProxyOp",      "ProxyStep", "ProxyCtrl", "KernelCh", "NetPlugin",
+    "GroupApi", "CollApi", "P2pApi", "KernelLaunch", "CeColl",    "CeSync",    "CeBatch",  "KernelPhase"};
 
 // The struct that a plugin exports; its versions differ in the arguments of init and in the descriptor.
 template <typename Init, typename Descriptor>

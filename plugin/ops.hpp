@@ -36,6 +36,7 @@ struct Op {
   bool placed = false;     // has an entry in a slot
   bool addressed = false;  // send and recv are known
   bool captured = false;
+  bool symmetric = false;  // NCCL says that a symmetric kernel does it
   gate::EntryMode mode = gate::kBucket;
   Function function = Function::unknown;
   Datatype datatype = Datatype::unknown;
@@ -46,6 +47,7 @@ struct Op {
   std::uint64_t output_count = 0;  // elements of this rank's result
   bool result_wanted = false;      // the result is to be measured too
   std::uint64_t send = 0, recv = 0;
+  std::uint64_t user_tag = 0;  // of the call; 0: none
   std::uint32_t batch = 0;
   // Captured: how often its buffers were told (at capture or at each replay), and from which time on they were not
   // those that the gate reads.

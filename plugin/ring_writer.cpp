@@ -210,6 +210,7 @@ std::unique_ptr<RingWriter> RingWriter::create(const Config& config, const RingI
   h.sketch_floats = config.sketch_floats;
   h.capacity = ring->capacity_;
   h.features_compatible = kFeatureResults | kFeatureMarks;
+  if (identity.profiler_abi >= 7) h.features_compatible |= kFeatureSymmetric;
   h.comm_id = identity.comm_id;
   h.rank = identity.rank;
   h.nranks = identity.nranks;

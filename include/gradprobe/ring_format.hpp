@@ -51,6 +51,8 @@ inline constexpr std::uint64_t kKnownIncompatible = 0;
 inline constexpr std::uint64_t kFeatureResults = 1;
 // ... and LiveCounters::marks_lost, and RecordKind::mark may occur.
 inline constexpr std::uint64_t kFeatureMarks = 2;
+// ... and kFlagSymmetric is set where NCCL says so. Without it nobody knows.
+inline constexpr std::uint64_t kFeatureSymmetric = 4;
 
 enum class RingState : std::uint32_t {
   running = 0,    // or killed: see the writer's process
@@ -120,7 +122,8 @@ enum RecordFlags : std::uint32_t {
   kFlagSketchInvalid = 1u << 3,  // max |x| > 2^100: float32 sums may have overflowed
   kFlagSketchPresent = 1u << 4,  // the sketch area of this record holds a sketch
   kFlagZerosCounted = 1u << 5,
-  kFlagExtraOp = 1u << 6,  // not part of the step's usual sequence
+  kFlagExtraOp = 1u << 6,    // not part of the step's usual sequence
+  kFlagSymmetric = 1u << 7,  // collective, scalar, result: a symmetric kernel of NCCL's did it (kFeatureSymmetric)
 };
 
 struct FileHeader {

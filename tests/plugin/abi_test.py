@@ -22,6 +22,25 @@ def declared(source: str) -> set[str]:
     return members | set(re.findall(r"^  [\w:]+\*? (\w+);", body, re.M))
 
 
+def not_where_older_ones_are(table: pathlib.Path) -> int:
+    """A struct of version 5 serves versions 6 and 7, one of version 6 serves version 7 (GRADPROBE_CHAIN): whatever the
+    older one has must be in the newer one at the same place."""
+    rows: dict[str, dict[str, tuple[str, str]]] = {}
+    for line in table.read_text().splitlines()[1:]:
+        struct, field, offset, size = line.split("\t")
+        rows.setdefault(struct, {})[field] = (offset, size)
+    failures = 0
+    assert len(rows["ncclProfilerEventDescr_v5_t"]) > 40
+    for kind in ("EventDescr", "EventStateArgs", ""):
+        for older, newer in ((5, 6), (6, 7)):
+            a, b = (rows[f"ncclProfiler{kind}_v{v}_t"] for v in (older, newer))
+            for field, place in a.items():
+                if field != "(struct)" and b.get(field) != place:
+                    print(f"{kind}: {field} lies at {place} in version {older}, at {b.get(field)} in version {newer}")
+                    failures += 1
+    return failures
+
+
 def main() -> int:
     plugin, header, work = (pathlib.Path(a) for a in sys.argv[1:4])
     compile_command = sys.argv[4:]
@@ -32,8 +51,8 @@ def main() -> int:
     assert wrong != text
     (work / header.name).write_text(wrong)
 
-    failures = 0
-    for version in range(1, 7):
+    failures = not_where_older_ones_are(plugin / "abi" / "profiler-abi.tsv")
+    for version in range(1, 8):
         adapter = plugin / f"profiler_v{version}.cpp"
         source = adapter.read_text()
         if "descriptor_v5.hpp" in source:

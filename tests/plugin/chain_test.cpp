@@ -14,21 +14,23 @@ namespace gradprobe::test {
 namespace {
 
 constexpr std::uint64_t kGroupType = 1, kCollType = 2, kProxyOpType = 8, kKernelChType = 64, kGroupApiType = 256,
-                        kCollApiType = 512, kCeCollType = 4096;
+                        kCollApiType = 512, kCeCollType = 4096, kKernelPhaseType = 32768;
 
 class Chain : public ::testing::Test {
  protected:
+  explicit Chain(const char* file = CHAINED_PLUGIN_FILE) : file_(file) {}
+
   void SetUp() override {
-    setenv("GRADPROBE_CHAIN", CHAINED_PLUGIN_FILE, 1);
+    setenv("GRADPROBE_CHAIN", file_, 1);
     cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
     take_log();
   }
 
-  static ChainedPlugin& chained() {
-    static void* library = dlopen(CHAINED_PLUGIN_FILE, RTLD_NOW | RTLD_LOCAL);
+  ChainedPlugin& chained() const {
+    static void* library = dlopen(file_, RTLD_NOW | RTLD_LOCAL);
     return *reinterpret_cast<GetChainedPlugin>(dlsym(library, "chained_plugin"))();
   }
-  static std::vector<ChainedCall> calls(ChainedCall::Kind kind, std::uint64_t type = 0) {
+  std::vector<ChainedCall> calls(ChainedCall::Kind kind, std::uint64_t type = 0) const {
     std::vector<ChainedCall> found;
     for (const ChainedCall& c : chained().calls)
       if (c.kind == kind && (type == 0 || c.type == type)) found.push_back(c);
@@ -63,6 +65,7 @@ class Chain : public ::testing::Test {
     return handle;
   }
 
+  const char* const file_;
   RingFolder folder_;
   Device device_;
   CUstream stream_ = nullptr;
@@ -70,6 +73,12 @@ class Chain : public ::testing::Test {
 };
 
 using ChainFailure = Chain;
+
+// The same plugin with structs of versions 5 and 7.
+class ChainOfVersion7 : public Chain {
+ protected:
+  ChainOfVersion7() : Chain(CHAINED_PLUGIN_V7_FILE) {}
+};
 
 TEST_F(Chain, EventsHaveTheChainedPluginsOwnHandlesAndParents) {
   FakeComm comm;
@@ -142,7 +151,9 @@ TEST_F(Chain, ParentsLiveOnAfterTheirStop) {
   Descriptor d;
   d.type = kCollType;
   d.parent = captured;
-  d.coll = {0, "AllReduce", nullptr, nullptr, 1000, 0, "ncclInt64", 1, 8, "RING", "LL", nullptr};
+  d.coll.func = "AllReduce";
+  d.coll.datatype = "ncclInt64";
+  d.coll.count = 1000;
   void* coll = start(comm, d);
   comm.stop(coll);
   comm.stop(api);
@@ -230,6 +241,68 @@ TEST_F(Chain, AStructOfVersion5ServesVersion6WithoutCopyEngines) {
   comm.stop(api);
   EXPECT_EQ(calls(ChainedCall::start, kCollApiType).size(), 1u);
   EXPECT_EQ(calls(ChainedCall::start, kCeCollType).size(), 0u);
+}
+
+TEST_F(Chain, AStructOfVersion5ServesVersion7WithoutKernelPhases) {
+  chained().asked = 0xffff;
+  FakeComm comm(1, 2, 0, 7);
+  EXPECT_TRUE(warnings().empty());
+  EXPECT_EQ(comm.mask() & static_cast<int>(kKernelPhaseType), 0);
+  Descriptor d;
+  d.type = kKernelPhaseType;
+  comm.stop(start(comm, d, 7));
+  EXPECT_TRUE(calls(ChainedCall::start).empty());
+  expect_measured(&comm);
+  EXPECT_EQ(calls(ChainedCall::start, kCollType).size(), 3u);
+}
+
+TEST_F(ChainOfVersion7, GetsVersion7WithKernelPhasesAndUserTags) {
+  constexpr int kKernelPhaseStop = 31;
+  chained().asked = 0xffff;
+  FakeComm comm(1, 2, 0, 7);
+  EXPECT_TRUE(warnings().empty());
+  EXPECT_EQ(comm.mask(), 0xffff);
+  EXPECT_EQ(calls(ChainedCall::init).at(0).version, 7);
+  comm.user_tag = 77;
+  void* api = comm.group_api_start();
+  void* call = comm.coll_api(api, 1000, stream_);
+  Descriptor d;
+  d.type = kKernelPhaseType;
+  d.parent = call;
+  d.kernel_phase = {3, 1, "copy", 99};
+  void* phase = start(comm, d, 7);
+  std::uint64_t timer = 100;
+  profiler(7).record_event_state(phase, kKernelPhaseStop, &timer);
+  comm.stop(phase);
+  comm.stop(api);
+  EXPECT_EQ(calls(ChainedCall::start, kCollApiType).at(0).user_tag, 77u);
+  const auto phases = calls(ChainedCall::start, kKernelPhaseType);
+  ASSERT_EQ(phases.size(), 1u);
+  EXPECT_EQ(phases[0].parent, calls(ChainedCall::start, kCollApiType).at(0).handle);
+  EXPECT_STREQ(phases[0].phase, "copy");
+  const auto states = calls(ChainedCall::record);
+  ASSERT_EQ(states.size(), 1u);
+  EXPECT_EQ(states[0].subject, phases[0].handle);
+  EXPECT_EQ(states[0].state, kKernelPhaseStop);
+  EXPECT_EQ(states[0].arguments, &timer);
+}
+
+TEST_F(ChainOfVersion7, TheMaskThatNcclEndsUpWithIsInTheLog) {
+  setenv("NCCL_DEBUG", "INFO", 1);
+  chained().asked = 0x8040;
+  FakeComm comm(1, 2, 0, 7);
+  std::vector<std::string> log = take_log();
+  std::erase_if(log, [](const std::string& l) { return l.find("events that NCCL is asked for") == std::string::npos; });
+  ASSERT_EQ(log.size(), 1u);
+  EXPECT_NE(log[0].find("rank 0: profiler struct v7, events that NCCL is asked for: 0x9b43 (Group Coll KernelCh "
+                        "GroupApi CollApi KernelLaunch CeColl KernelPhase)"),
+            std::string::npos)
+      << log[0];
+}
+
+TEST_F(ChainOfVersion7, GetsVersion5FromAnOlderNccl) {
+  FakeComm comm(1, 2, 0, 5);
+  EXPECT_EQ(calls(ChainedCall::init).at(0).version, 5);
 }
 
 TEST_F(Chain, SwitchedOffGradprobeStillForwards) {

@@ -13,6 +13,9 @@ struct ChainedCall {
   std::uint64_t type = 0;
   void* parent = nullptr;
   void* parent_group = nullptr;
+  int version = 0;              // init: of the struct
+  std::uint64_t user_tag = 0;   // CollApi, version 7
+  const char* phase = nullptr;  // KernelPhase
   int state = 0;
   void* arguments = nullptr;
 };

@@ -15,6 +15,9 @@
 namespace gradprobe::test {
 namespace {
 
+// Where older versions have nothing.
+constexpr std::uint64_t kUntold = 0xBADBADBADull;
+
 std::mutex g_log_mutex;
 std::vector<std::string> g_log;
 
@@ -146,7 +149,7 @@ double Bucket::sum_squares() const {
 }
 
 FakeComm::FakeComm(std::uint64_t id, int nranks, int rank, int version, const char* name)
-    : profiler_(profiler(version)) {
+    : version_(version), profiler_(profiler(version)) {
   if (profiler_.init(&context_, id, &mask_, name, 1, nranks, rank, logger) != 0)
     throw std::runtime_error("the plugin's init failed");
 }
@@ -180,7 +183,7 @@ void* FakeComm::coll_api(void* group_api, std::size_t count, CUstream stream, co
   Descriptor d;
   d.type = 512;
   d.parent = group_api;
-  d.coll_api = {func, count, datatype, 0, stream, captured};
+  d.coll_api = {func, count, datatype, 0, stream, captured, version_ >= 7 ? user_tag : kUntold};
   void* handle = start(&d);
   stop(handle);
   return handle;
@@ -204,7 +207,22 @@ void FakeComm::coll(void* coll_api, void* group, const void* send, void* recv, s
   Descriptor d;
   d.type = 2;
   d.parent = coll_api;
-  d.coll = {0, "AllReduce", send, recv, count, 0, "ncclFloat32", 1, 8, "RING", "LL", group};
+  const bool told = version_ >= 7;
+  d.coll = {.seq_number = 0,
+            .func = "AllReduce",
+            .send = send,
+            .recv = recv,
+            .count = count,
+            .root = 0,
+            .datatype = "ncclFloat32",
+            .channels = 1,
+            .warps = 8,
+            .algo = "RING",
+            .proto = "LL",
+            .parent_group = group,
+            .kernel_variant = told && symmetric ? "AllReduce_AGxLL_R" : nullptr,
+            .symmetric = !told || symmetric,
+            .user_tag = told ? user_tag : kUntold};
   stop(start(&d));
 }
 

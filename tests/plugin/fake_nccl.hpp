@@ -15,7 +15,7 @@
 
 namespace gradprobe::test {
 
-// The event descriptor that v5 and v6 share as far as gradprobe reads it.
+// The event descriptor of v7 as far as gradprobe reads it; those of v5 and v6 are the same without v7's fields.
 struct Descriptor {
   std::uint64_t type = 0;
   void* parent = nullptr;
@@ -32,6 +32,7 @@ struct Descriptor {
       int root;
       void* stream;
       bool graph_captured;
+      std::uint64_t user_tag;  // v7
     } coll_api;
     struct {
       void* stream;
@@ -62,11 +63,19 @@ struct Descriptor {
       const char* algo;
       const char* proto;
       void* parent_group;
+      const char* kernel_variant;  // v7, and what follows
+      bool symmetric;
+      std::uint64_t user_tag;
     } coll;
-    unsigned char room[88] = {};
+    struct {
+      std::uint8_t channel, phase;
+      const char* name;
+      std::uint64_t timer;
+    } kernel_phase;  // v7
+    unsigned char room[112] = {};
   };
 };
-static_assert(sizeof(Descriptor) == 112);
+static_assert(sizeof(Descriptor) == 136);
 
 using Logger = void (*)(int, unsigned long, const char*, int, const char*, ...);
 
@@ -164,6 +173,10 @@ class FakeComm {
   FakeComm(const FakeComm&) = delete;
   FakeComm& operator=(const FakeComm&) = delete;
 
+  // What version 7 tells with the calls and collectives from here on.
+  std::uint64_t user_tag = 0;
+  bool symmetric = false;
+
   void* context() const { return context_; }
   int mask() const { return mask_; }
   void finalize();
@@ -199,6 +212,7 @@ class FakeComm {
 
  private:
   void* start(Descriptor* d);
+  const int version_;
   const ProfilerV5& profiler_;
   void* context_ = nullptr;
   int mask_ = 0;
