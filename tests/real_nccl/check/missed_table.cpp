@@ -63,7 +63,8 @@ MissedTable::MissedTable(const std::string& file, const Setting& setting) {
 Expectation MissedTable::expected(const LedgerCall& call, bool result) const {
   for (const Row& row : rows_) {
     if (!(result ? row.result : row.input)) continue;
-    const std::string kind = call.mode + (call.captured ? "/captured" : "/direct");
+    const bool aborted = call.has_output == Output::undone;
+    const std::string kind = call.mode + (aborted ? "/aborted" : call.captured ? "/captured" : "/direct");
     if ((fits(row.modes, call.mode) || fits(row.modes, kind)) && fits(row.functions, call.function))
       return {row.must ? Duty::missed : Duty::either, row.reason};
   }

@@ -126,10 +126,8 @@ int kill_all(const std::vector<pid_t>& children, int code) {
   return code;
 }
 
-int report_standstill(const Settings& settings, const Meeting& meeting) {
-  std::fprintf(stderr, "nothing has moved for %d s:\n", static_cast<int>(kStandstill.count()));
+void print_doings(const Settings& settings, const Meeting& meeting) {
   for (int r = 0; r < settings.options.ranks; r++) std::fprintf(stderr, "  rank %d %s\n", r, meeting.doing(r).c_str());
-  return 3;
 }
 
 // Waits for the ranks' processes. One that fails ends all: the others would wait for it.
@@ -143,16 +141,20 @@ int watch(const Settings& settings, const Meeting& meeting, const std::vector<pi
     if (const pid_t ended = waitpid(-1, &status, WNOHANG); ended > 0) {
       left--;
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-      if (WIFSIGNALED(status))
-        std::fprintf(stderr, "a rank's process was killed by signal %d (%s)\n", WTERMSIG(status),
+      if (WIFSIGNALED(status)) {
+        std::fprintf(stderr, "a rank's process was killed by signal %d (%s):\n", WTERMSIG(status),
                      strsignal(WTERMSIG(status)));
+        print_doings(settings, meeting);
+      }
       return kill_all(children, 1);
     }
     if (const std::uint64_t now = meeting.reports(); now != seen) {
       seen = now;
       since = Clock::now();
     } else if (Clock::now() - since > kStandstill) {
-      return kill_all(children, report_standstill(settings, meeting));
+      std::fprintf(stderr, "nothing has moved for %d s:\n", static_cast<int>(kStandstill.count()));
+      print_doings(settings, meeting);
+      return kill_all(children, 3);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

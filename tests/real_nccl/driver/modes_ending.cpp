@@ -7,7 +7,7 @@
 namespace gradprobe::real {
 namespace {
 
-// Calls on communicators that are split off, between those on the one that they come from.
+// Calls on communicators that are split off.
 void split_by(Team& team, const std::string& name, int (*colour)(const Rank&)) {
   team.split(name, colour);
   const auto comm_of = [&](const Rank& r) { return name + std::to_string(colour(r)); };
@@ -17,7 +17,6 @@ void split_by(Team& team, const std::string& name, int (*colour)(const Rank&)) {
       spec.comm = comm_of(r);
       return Run{spec};
     });
-    team.run({team.any(Function::all_reduce)});
   }
   team.finish();
   team.close_each(comm_of);

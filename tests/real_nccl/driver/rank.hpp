@@ -64,7 +64,8 @@ class Rank {
   Comm& add_comm(const Comm& comm) { return comms_[comm.name] = comm; }
   void note_comm(const Comm& comm) { ledger_.write(LedgerComm{comm.name, comm.rank, comm.ranks}); }
   void drop_comm(const std::string& name) { comms_.erase(name); }
-  // Until no communicator has a call in progress; throws when one failed.
+  // Until no communicator has a call in progress; throws when one failed. One that is being made of another has no
+  // handle yet: there the other one is asked.
   void settle();
 
   void set_mode(const std::string& mode) { mode_ = mode; }

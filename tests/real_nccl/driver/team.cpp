@@ -19,6 +19,8 @@ ncclConfig_t config_of(const std::string& name, bool blocking) {
 Run in_group(const Run& inner) {
   Run run{Item(Item::Kind::group_start)};
   run.insert(run.end(), inner.begin(), inner.end());
+  for (Item& item : run)
+    if (item.spec.function == Function::reduce_scatter && item.spec.op == ncclAvg) item.spec.op = ncclSum;
   run.emplace_back(Item::Kind::group_end);
   return run;
 }
@@ -89,8 +91,10 @@ void Team::split(const std::string& name, const std::function<int(const Rank&)>&
     Comm& c = r.add_comm({comm, nullptr, 0, 0, 0, options_.blocking});
     REAL_CHECK(ncclCommSplit(r.comm("world").handle, colour(r), -r.rank(), &c.handle, &config));
   });
-  // While a communicator is being made of another one, that is the one to ask.
-  each([](Rank& r) { r.settle(); });
+  each([](Rank& r) {
+    r.settle();
+    r.settle();  // now the new ones
+  });
   i = 0;
   each([&](Rank& r) {
     Comm& c = r.comm(names[i++]);
@@ -112,6 +116,13 @@ void Team::close_each(const std::function<std::string(const Rank&)>& comm) {
     r.drop_comm(name);
     std::erase(open_, name);
   });
+  meet_after_end();
+}
+
+// In one process the last rank's call frees what belongs to all of them, and so may wait for their devices.
+void Team::meet_after_end() {
+  report("waits for the others to end a communicator");
+  meet();
 }
 
 void Team::close_all() {
@@ -125,6 +136,7 @@ void Team::abort(const std::string& comm) {
     r.drop_comm(comm);
   });
   std::erase(open_, comm);
+  meet_after_end();
 }
 
 Spec Team::any(Function function) {

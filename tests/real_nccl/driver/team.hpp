@@ -30,6 +30,8 @@ struct Item {
   Spec spec;
 };
 using Run = std::vector<Item>;
+// Reduce-scatters in it sum instead of averaging: in a group over sockets NCCL's PAT algorithm, from 2.30 on, leaves
+// the sum of an average, without any plugin as well (not with NCCL_PAT_ENABLE=0).
 Run in_group(const Run& inner);
 Run on_second(Run run);  // on the communicator "second"
 Run operator+(Run a, const Run& b);
@@ -96,6 +98,7 @@ class Team {
  private:
   void issue(Rank* rank, const Run& items, bool captured);
   void issue_all(const std::function<Run(const Rank&)>& items, bool captured);
+  void meet_after_end();
   void fork_streams(const Rank& rank, bool join);
 
   Meeting* meeting_;
