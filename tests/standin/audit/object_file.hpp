@@ -68,7 +68,8 @@ class ObjectFile {
  private:
   bool readable() const {
     return !memcmp(data_, ELFMAG, SELFMAG) && data_[EI_CLASS] == ELFCLASS64 && head()->e_shoff &&
-           head()->e_shoff + size_t{head()->e_shnum} * sizeof(Elf64_Shdr) <= size_ && head()->e_shstrndx < head()->e_shnum;
+           head()->e_shoff + size_t{head()->e_shnum} * sizeof(Elf64_Shdr) <= size_ &&
+           head()->e_shstrndx < head()->e_shnum;
   }
   const Elf64_Ehdr* head() const { return reinterpret_cast<const Elf64_Ehdr*>(data_); }
   const Elf64_Shdr* sections() const { return reinterpret_cast<const Elf64_Shdr*>(data_ + head()->e_shoff); }

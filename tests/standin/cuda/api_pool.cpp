@@ -1,5 +1,5 @@
-// Entry points: memory pools and stream-ordered allocation. Pools are names: memory comes from the device's one heap, is
-// there at once, and a free waits its turn.
+// Entry points: memory pools and stream-ordered allocation. Pools are names: memory comes from the device's one heap,
+// is there at once, and a free waits its turn.
 #include <cstring>
 
 #include "entry.hpp"

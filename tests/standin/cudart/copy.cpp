@@ -45,9 +45,9 @@ EXPORT cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* source, s
   return e ? e : with_context([] { return cuStreamSynchronize(nullptr); });
 }
 #if STANDIN_CUDART == 12
-EXPORT_AS(batch_copy)(void* const* to, const void* const* source, const size_t* bytes, size_t count,
-                      cudaMemcpyAttributes*, size_t*, size_t, size_t*,
-                      cudaStream_t s) __asm__("cudaMemcpyBatchAsync");
+EXPORT_AS(batch_copy)
+(void* const* to, const void* const* source, const size_t* bytes, size_t count, cudaMemcpyAttributes*, size_t*, size_t,
+ size_t*, cudaStream_t s) __asm__("cudaMemcpyBatchAsync");
 cudaError_t batch_copy(void* const* to, const void* const* source, const size_t* bytes, size_t count,
                        cudaMemcpyAttributes*, size_t*, size_t, size_t*, cudaStream_t s) {
   return copy_batch(to, source, bytes, count, s);

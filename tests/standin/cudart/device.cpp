@@ -197,8 +197,7 @@ EXPORT cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr what,
 }
 
 EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
-                                                    unsigned long long flags,
-                                                    cudaDriverEntryPointQueryResult* status) {
+                                                    unsigned long long flags, cudaDriverEntryPointQueryResult* status) {
   CUdriverProcAddressQueryResult found;
   CUresult r = cuGetProcAddress_v2(name, function, static_cast<int>(version), flags, &found);
   if (status) {
@@ -207,8 +206,8 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** fun
   }
   return *function ? cudaSuccess : note(r ? as<cudaError_t>(r) : cudaErrorSymbolNotFound);
 }
-EXPORT_AS(cudaGetDriverEntryPoint)(const char* name, void** function, unsigned long long flags,
-                                   cudaDriverEntryPointQueryResult* status) {
+EXPORT_AS(cudaGetDriverEntryPoint)
+(const char* name, void** function, unsigned long long flags, cudaDriverEntryPointQueryResult* status) {
   int version = 0;
   cudaRuntimeGetVersion(&version);
   return cudaGetDriverEntryPointByVersion(name, function, static_cast<unsigned>(version), flags, status);

@@ -92,18 +92,20 @@ cudaError_t get_dependencies(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaG
 }
 }  // namespace
 #if STANDIN_CUDART == 12
-EXPORT_AS(add_dependencies_1)(cudaGraph_t graph, const cudaGraphNode_t* before, const cudaGraphNode_t* after,
-                              size_t count) __asm__("cudaGraphAddDependencies");
+EXPORT_AS(add_dependencies_1)
+(cudaGraph_t graph, const cudaGraphNode_t* before, const cudaGraphNode_t* after,
+ size_t count) __asm__("cudaGraphAddDependencies");
 cudaError_t add_dependencies_1(cudaGraph_t graph, const cudaGraphNode_t* before, const cudaGraphNode_t* after,
                                size_t count) {
   return add_dependencies(graph, before, after, nullptr, count);
 }
-EXPORT_AS(cudaGraphAddDependencies_v2)(cudaGraph_t graph, const cudaGraphNode_t* before, const cudaGraphNode_t* after,
-                                       const cudaGraphEdgeData* edges, size_t count) {
+EXPORT_AS(cudaGraphAddDependencies_v2)
+(cudaGraph_t graph, const cudaGraphNode_t* before, const cudaGraphNode_t* after, const cudaGraphEdgeData* edges,
+ size_t count) {
   return add_dependencies(graph, before, after, edges, count);
 }
-EXPORT_AS(get_dependencies_1)(cudaGraphNode_t node, cudaGraphNode_t* nodes,
-                              size_t* count) __asm__("cudaGraphNodeGetDependencies");
+EXPORT_AS(get_dependencies_1)
+(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count) __asm__("cudaGraphNodeGetDependencies");
 cudaError_t get_dependencies_1(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count) {
   return get_dependencies(node, nodes, nullptr, count);
 }

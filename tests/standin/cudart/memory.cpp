@@ -28,8 +28,7 @@ EXPORT cudaError_t cudaHostUnregister(void* p) {
   return with_context([&] { return cuMemHostUnregister(p); });
 }
 EXPORT cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags) {
-  return with_context(
-      [&] { return cuMemHostGetDevicePointer(reinterpret_cast<CUdeviceptr*>(device), host, flags); });
+  return with_context([&] { return cuMemHostGetDevicePointer(reinterpret_cast<CUdeviceptr*>(device), host, flags); });
 }
 EXPORT cudaError_t cudaHostGetFlags(unsigned* flags, void* p) {
   return with_context([&] { return cuMemHostGetFlags(flags, p); });
@@ -65,8 +64,7 @@ EXPORT cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep) {
   return with_driver([&] { return cuMemPoolTrimTo(pool, keep); });
 }
 EXPORT cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count) {
-  return with_driver(
-      [&] { return cuMemPoolSetAccess(pool, reinterpret_cast<const CUmemAccessDesc*>(access), count); });
+  return with_driver([&] { return cuMemPoolSetAccess(pool, reinterpret_cast<const CUmemAccessDesc*>(access), count); });
 }
 EXPORT cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   return with_driver([&] { return cuDeviceGetDefaultMemPool(pool, device); });

@@ -2,10 +2,10 @@
 #include "runtime.hpp"
 
 // Under a name of their own here: the headers declare them with parameters that don't matter.
-#define MISSING(NAME)                                                          \
-  EXPORT_AS(missing_##NAME)() __asm__(#NAME);                                  \
-  cudaError_t missing_##NAME() {                                               \
-    return standin::cudart::note(cudaErrorNotSupported);                       \
+#define MISSING(NAME)                                    \
+  EXPORT_AS(missing_##NAME)() __asm__(#NAME);            \
+  cudaError_t missing_##NAME() {                         \
+    return standin::cudart::note(cudaErrorNotSupported); \
   }
 
 MISSING(cudaArrayGetInfo)

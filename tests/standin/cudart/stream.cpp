@@ -80,27 +80,28 @@ cudaError_t update_capture(cudaStream_t s, cudaGraphNode_t* nodes, const cudaGra
 
 // CUDA 13 gave the names without a version to what were the newest versions.
 #if STANDIN_CUDART == 12
-EXPORT_AS(capture_info_1)(cudaStream_t s, cudaStreamCaptureStatus* status,
-                          unsigned long long* id) __asm__("cudaStreamGetCaptureInfo");
+EXPORT_AS(capture_info_1)
+(cudaStream_t s, cudaStreamCaptureStatus* status, unsigned long long* id) __asm__("cudaStreamGetCaptureInfo");
 cudaError_t capture_info_1(cudaStream_t s, cudaStreamCaptureStatus* status, unsigned long long* id) {
   return capture_info(s, status, id, nullptr, nullptr, nullptr, nullptr);
 }
-EXPORT_AS(cudaStreamGetCaptureInfo_v2)(cudaStream_t s, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                       cudaGraph_t* graph, const cudaGraphNode_t** nodes, size_t* count) {
+EXPORT_AS(cudaStreamGetCaptureInfo_v2)
+(cudaStream_t s, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
+ const cudaGraphNode_t** nodes, size_t* count) {
   return capture_info(s, status, id, graph, nodes, nullptr, count);
 }
-EXPORT_AS(cudaStreamGetCaptureInfo_v3)(cudaStream_t s, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                       cudaGraph_t* graph, const cudaGraphNode_t** nodes,
-                                       const cudaGraphEdgeData** edges, size_t* count) {
+EXPORT_AS(cudaStreamGetCaptureInfo_v3)
+(cudaStream_t s, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
+ const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges, size_t* count) {
   return capture_info(s, status, id, graph, nodes, edges, count);
 }
-EXPORT_AS(update_capture_1)(cudaStream_t s, cudaGraphNode_t* nodes, size_t count,
-                            unsigned flags) __asm__("cudaStreamUpdateCaptureDependencies");
+EXPORT_AS(update_capture_1)
+(cudaStream_t s, cudaGraphNode_t* nodes, size_t count, unsigned flags) __asm__("cudaStreamUpdateCaptureDependencies");
 cudaError_t update_capture_1(cudaStream_t s, cudaGraphNode_t* nodes, size_t count, unsigned flags) {
   return update_capture(s, nodes, nullptr, count, flags);
 }
-EXPORT_AS(cudaStreamUpdateCaptureDependencies_v2)(cudaStream_t s, cudaGraphNode_t* nodes,
-                                                  const cudaGraphEdgeData* edges, size_t count, unsigned flags) {
+EXPORT_AS(cudaStreamUpdateCaptureDependencies_v2)
+(cudaStream_t s, cudaGraphNode_t* nodes, const cudaGraphEdgeData* edges, size_t count, unsigned flags) {
   return update_capture(s, nodes, edges, count, flags);
 }
 #else

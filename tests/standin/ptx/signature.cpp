@@ -104,6 +104,10 @@ void Program::signature(Func* f) {
 std::shared_ptr<Program> make_program() {
   return std::make_shared<Program>();
 }
+void add_module_later(Program& p, std::function<std::string(std::string*)> fetch) {
+  std::lock_guard<std::recursive_mutex> lk(p.mu);
+  p.waiting.push_back(std::move(fetch));
+}
 std::string add_module(Program& p, std::string text) {
   try {
     return p.add(std::move(text));
@@ -111,7 +115,7 @@ std::string add_module(Program& p, std::string text) {
     return e.what();
   }
 }
-static Func* find_entry(Program& P, const std::string& name) {
+static Func* known_entry(Program& P, const std::string& name) {
   auto g = P.gfuncs.find(name);
   if (g != P.gfuncs.end() && g->second->entry) return g->second;
   for (auto& m : P.mods) {
@@ -122,12 +126,14 @@ static Func* find_entry(Program& P, const std::string& name) {
 }
 Func* entry_of(Program& P, const std::string& name) {
   std::lock_guard<std::recursive_mutex> lk(P.mu);
-  return find_entry(P, name);
+  Func* f = known_entry(P, name);
+  while (!f && P.fetch_module()) f = known_entry(P, name);
+  return f;
 }
 
 bool kernel_info(Program& P, const std::string& name, KernelInfo* out) {
   std::lock_guard<std::recursive_mutex> lk(P.mu);
-  Func* f = find_entry(P, name);
+  Func* f = entry_of(P, name);
   if (!f) return false;
   if (!out) return true;
   P.signature(f);
@@ -167,15 +173,15 @@ bool kernel_info(Program& P, const std::string& name, KernelInfo* out) {
 
 void* global_address(Program& P, const std::string& name, size_t* size) {
   std::lock_guard<std::recursive_mutex> lk(P.mu);
-  Var* v = P.find_var(nullptr, name);
-  if (!v)
-    for (auto& m : P.mods) {
-      auto it = m->vars.find(name);
-      if (it != m->vars.end() && it->second->link != L_EXTERN) {
-        v = it->second.get();
-        break;
-      }
+  Var* v = nullptr;
+  do {
+    v = P.known_var(nullptr, name);
+    // A static one is found by its name too, as the driver does.
+    for (size_t i = 0; !v && i < P.mods.size(); i++) {
+      auto it = P.mods[i]->vars.find(name);
+      if (it != P.mods[i]->vars.end() && it->second->link != L_EXTERN) v = it->second.get();
     }
+  } while (!v && P.fetch_module());
   if (!v || v->space == SP_SHARED) return nullptr;
   if (size) *size = v->size;
   try {

@@ -43,9 +43,13 @@ class Interpreter : public ::testing::TestWithParam<int> {
       std::ifstream in(std::string(STANDIN_PTX_TEST_DIR) + "/" + file + ".fatbin", std::ios::binary);
       std::string image{std::istreambuf_iterator<char>(in), {}};
       EXPECT_FALSE(image.empty()) << file;
-      std::vector<std::string> texts;
-      EXPECT_EQ(cuda::unpack_fatbin(image.data(), GetParam(), &texts), "") << file;
-      for (auto& t : texts) EXPECT_EQ(add_module(*program, t), "") << file;
+      std::vector<cuda::PackedText> texts;
+      EXPECT_EQ(cuda::find_texts(image.data(), GetParam(), &texts), "") << file;
+      for (auto& t : texts) {
+        std::string text;
+        EXPECT_EQ(cuda::unpack(t, &text), "") << file;
+        EXPECT_EQ(add_module(*program, text), "") << file;
+      }
     }
     return program;
   }

@@ -142,8 +142,11 @@ static u64 init_value(Program& P, Var* v, const char*& p, const char* e) {
     if (p < e && *p == ')') p++;
   } else if (Var* o = P.find_var(v->mod, name))
     r = o->space == SP_SHARED ? P.place_shared(o) : (u64)P.materialize(o);
-  else
-    r = (u64)P.find_func(v->mod, name);
+  else {
+    // A table of functions doesn't make their modules be fetched: a placeholder is looked up when it is called.
+    Func* f = P.known_func(v->mod, name);
+    r = (u64)(f ? f : P.placeholder(name));
+  }
   skip_ws(p, e);
   while (p < e && (*p == '+' || *p == '-')) {
     bool mi = *p == '-';
