@@ -16,9 +16,10 @@ CUresult load(Handle* out, const void* image) {
     *out = reinterpret_cast<Handle>(m.get());
     return CUDA_SUCCESS;
   }
-  bool no_ptx = why.find("machine code") != std::string::npos || why.find("newer") != std::string::npos;
-  // A program may well carry code for other devices only, and ask.
-  if (!no_ptx || config().verbose) fprintf(stderr, "standin cuda: module not loaded: %s\n", why.c_str());
+  bool machine_code = why.find("machine code") != std::string::npos;
+  bool no_ptx = machine_code || why.find("newer") != std::string::npos;
+  // A program may well carry machine code only, and ask.
+  if (!machine_code || config().verbose) fprintf(stderr, "standin cuda: module not loaded: %s\n", why.c_str());
   return no_ptx ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_PTX;
 }
 }  // namespace

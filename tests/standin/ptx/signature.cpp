@@ -104,10 +104,6 @@ void Program::signature(Func* f) {
 std::shared_ptr<Program> make_program() {
   return std::make_shared<Program>();
 }
-void add_module_later(Program& p, std::function<std::string(std::string*)> fetch) {
-  std::lock_guard<std::recursive_mutex> lk(p.mu);
-  p.waiting.push_back(std::move(fetch));
-}
 std::string add_module(Program& p, std::string text) {
   try {
     return p.add(std::move(text));
@@ -127,7 +123,7 @@ static Func* known_entry(Program& P, const std::string& name) {
 Func* entry_of(Program& P, const std::string& name) {
   std::lock_guard<std::recursive_mutex> lk(P.mu);
   Func* f = known_entry(P, name);
-  while (!f && P.fetch_module()) f = known_entry(P, name);
+  while (!f && P.fetch_module(name)) f = known_entry(P, name);
   return f;
 }
 
@@ -142,32 +138,7 @@ bool kernel_info(Program& P, const std::string& name, KernelInfo* out) {
   out->param_bytes = f->param_bytes;
   out->max_threads = f->max_threads;
   out->num_regs = f->num_regs;
-  // shared memory of the kernel and of what it calls directly or through other functions
-  std::vector<Func*> todo{f};
-  std::unordered_set<Func*> seen{f};
-  std::unordered_set<Var*> vars;
-  while (!todo.empty()) {
-    Func* g = todo.back();
-    todo.pop_back();
-    if (!g->defined) continue;
-    try {
-      P.ensure(g);
-    } catch (std::exception&) {
-      continue;
-    }
-    for (Var* v : g->shared_used) vars.insert(v);
-    for (Func* c : g->callees)
-      if (seen.insert(c).second) todo.push_back(c);
-  }
-  size_t total = 0;
-  std::vector<Var*> order(vars.begin(), vars.end());
-  std::sort(order.begin(), order.end(),
-            [](Var* a, Var* b) { return a->align != b->align ? a->align > b->align : a->name < b->name; });
-  for (Var* v : order) {
-    if (v->unsized) continue;
-    total = (total + v->align - 1) / v->align * v->align + v->size;
-  }
-  out->static_shared_bytes = total;
+  out->static_shared_bytes = static_shared_bytes(P, f);
   return true;
 }
 
@@ -181,7 +152,7 @@ void* global_address(Program& P, const std::string& name, size_t* size) {
       auto it = P.mods[i]->vars.find(name);
       if (it != P.mods[i]->vars.end() && it->second->link != L_EXTERN) v = it->second.get();
     }
-  } while (!v && P.fetch_module());
+  } while (!v && P.fetch_module(name));
   if (!v || v->space == SP_SHARED) return nullptr;
   if (size) *size = v->size;
   try {
