@@ -17,9 +17,16 @@ def needed_libraries(program: pathlib.Path) -> list:
     return re.findall(r"\(NEEDED\).*\[(.+)\]", done.stdout)
 
 
+def has_open_mpi() -> bool:
+    """Only Open MPI's options are known here."""
+    if not shutil.which("mpirun"):
+        return False
+    return "Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
+
+
 def mpi_home() -> pathlib.Path | None:
     """The folder whose include/ and lib/ a program with MPI is built against: Open MPI's, by its compiler wrapper."""
-    if not shutil.which("mpirun") or not shutil.which("mpicc"):
+    if not has_open_mpi() or not shutil.which("mpicc"):
         return None
     done = subprocess.run(["mpicc", "--showme:incdirs"], capture_output=True, text=True)
     for folder in map(pathlib.Path, done.stdout.split()):
@@ -59,7 +66,7 @@ def nccl_folders(nccl: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def build_checkout(checkout: pathlib.Path, build: pathlib.Path, nccl: pathlib.Path, stand_ins: bool) -> pathlib.Path:
-    """Builds all programs, with MPI where there is one. They share one folder in BUILD, made anew when anything differs."""
+    """Builds all programs, with MPI where there is one; their folder in BUILD is made anew when anything differs."""
     library, headers = nccl_folders(nccl)
     if not (headers / "nccl.h").is_file():
         raise Failure(f"--nccl {nccl}: holds no include/nccl.h")
@@ -78,8 +85,9 @@ def build_checkout(checkout: pathlib.Path, build: pathlib.Path, nccl: pathlib.Pa
     libraries.mkdir(parents=True)
     (folder / "include").symlink_to(headers.resolve())
     # One folder for both, and before all others: a toolkit may have an NCCL of its own.
-    for target, name in ((library, "libnccl.so"), (library, "libnccl.so.2"), (runtime, "libcudart.so")):
-        (libraries / name).symlink_to(target)
+    for target, names in ((library, ("libnccl.so", "libnccl.so.2")), (runtime, ("libcudart.so", runtime.name))):
+        for name in names:
+            (libraries / name).symlink_to(target)
     sources = folder / "sources"
     shutil.copytree(checkout, sources, ignore=shutil.ignore_patterns(".git", "build"))
     command = ["make", "-C", sources / "src", f"-j{os.environ.get('GRADPROBE_JOBS', os.cpu_count())}", "build",
@@ -91,7 +99,8 @@ def build_checkout(checkout: pathlib.Path, build: pathlib.Path, nccl: pathlib.Pa
     print(f"building nccl-tests{' with MPI' if mpi else ''} (log: {log}) ...", flush=True)
     with log.open("wb") as output:
         try:
-            done = subprocess.run(list(map(str, command)), stdout=output, stderr=subprocess.STDOUT, timeout=BUILD_LIMIT_S)
+            done = subprocess.run(list(map(str, command)), stdout=output, stderr=subprocess.STDOUT,
+                                  timeout=BUILD_LIMIT_S)
         except subprocess.TimeoutExpired:
             raise Failure(f"building {checkout} took longer than {BUILD_LIMIT_S} s; see {log}") from None
     if done.returncode != 0:
@@ -109,7 +118,8 @@ def find_programs(tests: pathlib.Path, build: pathlib.Path, nccl: pathlib.Path, 
         raise Failure(f"--tests {tests}: no such folder; give a checkout of nccl-tests or a folder of its programs")
     is_checkout = (tests / "src" / "Makefile").is_file() and (tests / "src" / "common.cu").is_file()
     folder = build_checkout(tests, build, nccl, stand_ins) if is_checkout else tests
-    programs = sorted(p for p in folder.iterdir() if re.fullmatch(r"\w+_perf(_mpi)?", p.name) and os.access(p, os.X_OK))
+    named = (p for p in folder.iterdir() if re.fullmatch(r"\w+_perf(_mpi)?", p.name))
+    programs = sorted(p for p in named if os.access(p, os.X_OK))
     if not programs:
         raise Failure(f"--tests {tests}: holds no executable *_perf and is no checkout of nccl-tests")
     return programs

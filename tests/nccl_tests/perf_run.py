@@ -3,17 +3,12 @@ import collections
 import dataclasses
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
 
 LIMIT_S = 300
 HERE = pathlib.Path(__file__).resolve().parent
-
-# size count type redop root, then for out of place and in place: time algbw busbw #wrong
-ROW = re.compile(r"^ +(\d+) +\d+ +\w+ +\w+ +-?\d+ +([\d.]+) +[\d.]+ +[\d.]+ +(\S+) +([\d.]+) +[\d.]+ +[\d.]+ +(\S+)")
-
 
 @dataclasses.dataclass
 class Result:
@@ -39,13 +34,19 @@ class Mode:
 
 
 def parse(output: str) -> tuple[dict, int | None]:
+    """Times and #wrong. A row is: size count type, what not all programs print, then time, two bandwidths and #wrong,
+    out of place and then in place."""
     times, wrong, checked = {}, 0, False
     for line in output.splitlines():
-        row = ROW.match(line)
-        if not row:
+        words = line.split()
+        if len(words) < 11 or not words[0].isdigit() or not words[1].isdigit():
             continue
-        times[int(row[1])] = float(row[2]) + float(row[4])
-        for count in (row[3], row[5]):
+        out_of_place, in_place = words[-8:-4], words[-4:]
+        try:
+            times[int(words[0])] = float(out_of_place[0]) + float(in_place[0])
+        except ValueError:
+            continue
+        for count in (out_of_place[3], in_place[3]):
             if count.isdigit():
                 wrong += int(count)
                 checked = True

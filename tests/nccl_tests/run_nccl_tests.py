@@ -1,95 +1,29 @@
 #!/usr/bin/env python3
 """Runs NVIDIA's nccl-tests with and without gradprobe and compares: exit codes, #wrong, records against calls, results
-of all ranks against each other. On a machine with two GPUs it uses them and prints the ratio of the times, elsewhere the
-stand-ins, whose times mean nothing.
+of all ranks against each other. On a machine with two GPUs it uses them and prints the ratio of the times, elsewhere
+the stand-ins, whose times mean nothing.
 
 Programs with MPI are run as two processes too; without MPI a program has one process, with two GPUs or two threads.
 Exit code: 0 all right, 1 something differs, 2 wrong usage or something needed is missing.
 """
 import argparse
-import collections
-import dataclasses
-import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 
-from binaries import Failure, find_programs, mpi_home, nccl_folders, needed_libraries
-from perf_run import HERE, LIMIT_S, Mode, Result, run
+from binaries import Failure, find_programs, has_open_mpi, nccl_folders, needed_libraries
+from comparison import Outcome, check_rings, compare_runs
+from perf_run import HERE, Mode, Result, run
 
-MEASURED = ("AllReduce", "ReduceScatter", "Reduce")  # of any size; of the others only tiny inputs
-ONE_PROCESS = [Mode("1 process, 2 GPUs", 1, ["-t", "1", "-g", "2"]), Mode("1 process, 2 threads", 1, ["-t", "2", "-g", "1"])]
+ONE_PROCESS = [
+    Mode("1 process, 2 GPUs", 1, ["-t", "1", "-g", "2"]),
+    Mode("1 process, 2 threads", 1, ["-t", "2", "-g", "1"]),
+]
 TWO_PROCESSES = Mode("2 processes", 2, ["-t", "1", "-g", "1"])
 ON_STAND_INS = ["-b", "1K", "-e", "64K", "-f", "8", "-n", "3", "-w", "1", "-c", "1"]
 ON_GPUS = ["-b", "1K", "-e", "128M", "-f", "8", "-n", "20", "-w", "5", "-c", "1"]
-
-
-@dataclasses.dataclass
-class Outcome:
-    problems: list
-    records: int = 0
-    calls: int = 0
-    compared: int = 0
-    ratio: float | None = None
-
-
-def output_of(gradprobe: pathlib.Path, *arguments) -> str:
-    done = subprocess.run([gradprobe, *arguments], capture_output=True, text=True, timeout=120)
-    if done.returncode != 0:
-        raise AssertionError(f"gradprobe {arguments[0]}: {done.stderr.strip()[:200]}")
-    return done.stdout
-
-
-def expected_records(result: Result) -> collections.Counter:
-    return collections.Counter(
-        {key: count if key[0] in MEASURED else result.tiny[key] for key, count in result.calls.items()}
-    )
-
-
-def check_rings(gradprobe: pathlib.Path, rings: pathlib.Path, result: Result, outcome: Outcome) -> None:
-    expected = expected_records(result)
-    found = collections.Counter()
-    lines = output_of(gradprobe, "dump", "--json", rings).splitlines() if list(rings.glob("*.ring")) else []
-    for record in map(json.loads, lines):
-        if record["kind"] in ("collective", "scalar") and record["status"] == "measured":
-            found[record["function"], record["rank"]] += 1
-    outcome.records, outcome.calls = found.total(), sum(expected.values())
-    for key in sorted({*expected, *found}):
-        if expected[key] != found[key]:
-            outcome.problems.append(f"rank {key[1]}: {expected[key]} {key[0]} to measure, {found[key]} measured")
-    if not found:
-        return
-    summary = output_of(gradprobe, "compare", "--summary", rings)
-    told = re.findall(r"results: (\d+) all-reduces compared between ranks, (\d+) differ", summary)
-    outcome.compared = sum(int(compared) for compared, _ in told)
-    differing = sum(int(differ) for _, differ in told)
-    if differing:
-        outcome.problems.append(f"{differing} of {outcome.compared} results differ between ranks")
-    all_reduces = found["AllReduce", 0]
-    if outcome.compared != all_reduces:
-        outcome.problems.append(f"{outcome.compared} results compared, of {all_reduces} all-reduces")
-
-
-def compare_runs(without: Result, measured: Result) -> Outcome:
-    outcome = Outcome([])
-    for name, result in (("without", without), ("with", measured)):
-        if result.code == 124:
-            outcome.problems.append(f"{name} gradprobe: killed after {LIMIT_S} s")
-        elif result.wrong is None:
-            outcome.problems.append(f"{name} gradprobe: exit code {result.code}, no row of results")
-        elif result.wrong:
-            outcome.problems.append(f"{name} gradprobe: #wrong {result.wrong}")
-    if without.code != measured.code:
-        outcome.problems.append(f"exit code {without.code} without, {measured.code} with gradprobe")
-    if without.calls != measured.calls:
-        outcome.problems.append("other calls of NCCL with gradprobe than without")
-    shared = [size for size in without.times if size in measured.times and without.times[size] > 0]
-    if shared:
-        outcome.ratio = sum(measured.times[size] / without.times[size] for size in shared) / len(shared)
-    return outcome
 
 
 class Tests:
@@ -103,19 +37,22 @@ class Tests:
         self.stand_ins = options.stand_ins or gpus() < 2
         needed = [self.gradprobe, self.plugin, self.counter]
         if self.stand_ins:
-            needed += [self.build / "standin" / name for name in ("libcuda.so.1", "libcudart.so.13", "libcudartaudit.so")]
+            stand_ins = ("libcuda.so.1", "libcudart.so.13", "libcudartaudit.so")
+            needed += [self.build / "standin" / name for name in stand_ins]
         for file in needed:
             if not file.exists():
                 raise Failure(f"{file} is missing; build first (./run build)")
         if self.stand_ins:
             self.wrapper = ["bash", HERE.parent / "standin" / "with_standins.sh", self.build, self.library.parent]
         else:
-            self.wrapper = ["env", f"LD_LIBRARY_PATH={self.library.parent}"]
+            # What was built here finds its CUDA runtime in the second folder.
+            folders = [self.library.parent, self.build / "nccl-tests" / "lib", os.environ.get("LD_LIBRARY_PATH")]
+            self.wrapper = ["env", "LD_LIBRARY_PATH=" + ":".join(str(folder) for folder in folders if folder)]
         self.arguments = [*(ON_STAND_INS if self.stand_ins else ON_GPUS), *options.arguments]
 
     def modes(self, program: pathlib.Path) -> list:
         with_mpi = any(name.startswith("libmpi") for name in needed_libraries(program))
-        return [*ONE_PROCESS, TWO_PROCESSES] if with_mpi and shutil.which("mpirun") else ONE_PROCESS
+        return [*ONE_PROCESS, TWO_PROCESSES] if with_mpi and has_open_mpi() else ONE_PROCESS
 
     def one(self, program: pathlib.Path, datatype: str, mode: Mode) -> Outcome:
         name = f"{program.name}-{datatype}-{mode.name.replace(', ', '-').replace(' ', '-')}"
@@ -146,7 +83,7 @@ class Tests:
         for program in programs:
             libraries = needed_libraries(program)
             if "libnccl.so.2" not in libraries:
-                raise Failure(f"{program}: doesn't load libnccl.so.2; its calls can't be counted: link NCCL dynamically")
+                raise Failure(f"{program}: doesn't load libnccl.so.2, so its calls can't be counted: link it dynamically")
             if self.stand_ins and not any(name.startswith("libcudart.so") for name in libraries):
                 raise Failure(f"{program}: has the CUDA runtime inside, and the stand-ins need it as a shared library")
 
@@ -156,9 +93,10 @@ class Tests:
         programs = [p for p in programs if re.search(self.options.program, p.name)]
         if not programs:
             raise Failure(f"--program {self.options.program}: no program has such a name")
-        print(f"NCCL {self.library}, {'stand-ins for GPUs' if self.stand_ins else f'{gpus()} GPUs'}; {' '.join(self.arguments)}")
+        devices = "stand-ins for GPUs" if self.stand_ins else f"{gpus()} GPUs"
+        print(f"NCCL {self.library}, {devices}; {' '.join(self.arguments)}")
         if not any(len(self.modes(p)) > len(ONE_PROCESS) for p in programs):
-            print("No MPI (or programs without it): one process only, with two GPUs and with two threads.")
+            print("No Open MPI, or programs without it: one process only, with two GPUs and with two threads.")
         print(f"{'program':21} {'type':8} {'how':20} {'#wrong':>6} {'records':>7} {'of calls':>8} {'compared':>8}"
               + ("" if self.stand_ins else f" {'time':>6}"))
         failed = total = 0
@@ -169,8 +107,8 @@ class Tests:
                     total += 1
                     failed += bool(outcome.problems)
                     self.show(program, datatype, mode, outcome)
-        print(f"{total - failed} of {total} all right: same exit code, #wrong 0, a record for each call that is to be measured, "
-              "equal results on all ranks")
+        print(f"{total - failed} of {total} all right: same exit code, #wrong 0, a record for each call that is to be "
+              "measured, equal results on all ranks")
         return 1 if failed else 0
 
     def show(self, program: pathlib.Path, datatype: str, mode: Mode, outcome: Outcome) -> None:
@@ -207,14 +145,15 @@ def gpus() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="run_nccl_tests.py", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, required=True, help="a build folder with tests, e.g. build/dev")
-    parser.add_argument("--tests", type=pathlib.Path, required=True, help="a checkout of nccl-tests, or a folder of its programs")
-    parser.add_argument("--nccl", type=pathlib.Path, help="a folder with libnccl.so.2 and include/; default: the newest pinned wheel")
-    parser.add_argument("--stand-ins", action="store_true", help="use them even where there are GPUs")
-    parser.add_argument("--program", default="", metavar="REGEX", help="only programs whose name matches")
-    parser.add_argument("--types", default="float,bfloat16", help="datatypes as nccl-tests names them")
-    parser.add_argument("--runs", type=pathlib.Path, metavar="DIR", help="where outputs and rings go (BUILD/nccl-tests-runs)")
-    parser.add_argument("arguments", nargs="*", metavar="-- ARGS", help="more arguments for the programs")
+    add = parser.add_argument
+    add("--build", type=pathlib.Path, required=True, help="a build folder with tests, e.g. build/dev")
+    add("--tests", type=pathlib.Path, required=True, help="a checkout of nccl-tests, or a folder of its programs")
+    add("--nccl", type=pathlib.Path, help="a folder with libnccl.so.2 and include/; default: the newest pinned wheel")
+    add("--stand-ins", action="store_true", help="use them even where there are GPUs")
+    add("--program", default="", metavar="REGEX", help="only programs whose name matches")
+    add("--types", default="float,bfloat16", help="datatypes as nccl-tests names them")
+    add("--runs", type=pathlib.Path, metavar="DIR", help="where outputs and rings go; default: BUILD/nccl-tests-runs")
+    add("arguments", nargs="*", metavar="-- ARGS", help="more arguments for the programs")
     options = parser.parse_args()
     try:
         if not options.build.is_dir():

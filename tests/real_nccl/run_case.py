@@ -51,7 +51,7 @@ class Bundle:
         words = settings.split()
         self.ranks, self.ways = words[0], words[1]
         self.options = [w for w in words[2:] if w.startswith("--")]
-        self.environment = dict(w.replace("@", str(HERE)).split("=", 1) for w in words[2:] if not w.startswith("--"))
+        self.environment = dict(w.split("=", 1) for w in words[2:] if not w.startswith("--"))
         self.patterns = modes.split()
 
 
@@ -68,7 +68,8 @@ class Case:
         self.with_standins = arguments.with_standins
         self.extra = dict(s.split("=", 1) for s in arguments.set)
         self.only = arguments.modes
-        self.bare = arguments.bare
+        self.table = arguments.table
+        self.bare, self.discard = arguments.bare, arguments.discard
         self.all_modes = self.known_modes()
 
     def known_modes(self):
@@ -95,7 +96,7 @@ class Case:
             if in_range(self.version, versions) and fits(names, bundle.name):
                 left_out += [m for m in modes if fits(patterns, m)]
         if left_out:
-            print(f"{self.version} {bundle.name}: left out, hang without a plugin as well: {' '.join(left_out)}")
+            print(f"{self.version} {bundle.name}: left out (exclusions.txt): {' '.join(left_out)}")
         return [m for m in modes if m not in left_out]
 
     def environment(self, bundle, rings):
@@ -121,13 +122,14 @@ class Case:
         command = [self.with_standins, self.build, self.nccl(), self.build / "bin/real_nccl_driver", "--out", folder,
                    "--seed", str(self.seed), "--ranks", bundle.ranks, "--as", bundle.ways, *bundle.options, *modes]
         good = self.call(command, self.environment(bundle, folder / "rings"), folder / "log")
-        if not self.bare:
-            good &= self.check(bundle, folder)
-        if good:
-            shutil.rmtree(folder)
-        else:
+        if good and not self.bare:
+            good = self.check(bundle, folder)
+        if not good:
             print((folder / "log").read_text()[-6000:])
-            print(f"{self.wheel} {self.way} {bundle.name}: FAILED with seed {self.seed}; kept: {folder}")
+            print(f"{self.wheel} {self.way} {bundle.name}: FAILED with seed {self.seed}"
+                  + ("" if self.discard else f"; kept: {folder}"))
+        if good or self.discard:
+            shutil.rmtree(folder)
         sys.stdout.flush()
         return good
 
@@ -152,7 +154,12 @@ class Case:
     def check(self, bundle, folder):
         command = [self.build / "bin/real_nccl_check", self.version, self.way, bundle.name, HERE / "missed.txt", folder,
                    folder / "rings"]
-        return subprocess.run([str(word) for word in command]).returncode == 0
+        done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+        print(done.stdout, end="")
+        if self.table:
+            with open(self.table, "a") as out:
+                out.write("".join(line + "\n" for line in done.stdout.splitlines() if " calls " in line))
+        return done.returncode == 0
 
 
 def parse():
@@ -167,6 +174,8 @@ def parse():
     parser.add_argument("--set", action="append", default=[], metavar="VARIABLE=VALUE", help="in the ranks' environment")
     parser.add_argument("--plugin", help="another plugin than the build's")
     parser.add_argument("--bare", action="store_true", help="without gradprobe: only NCCL's results are checked")
+    parser.add_argument("--discard", action="store_true", help="keep no files of a run that failed")
+    parser.add_argument("--table", help="file for the table of modes, besides printing it")
     parser.add_argument("--with", dest="with_standins", default=HERE.parent / "standin/with_standins.sh",
                         help="script that starts a command on the stand-ins: SCRIPT BUILD NCCL_FOLDER COMMAND...")
     return parser.parse_args()
@@ -182,6 +191,9 @@ def main():
     if not (case.nccl() / "libnccl.so.2").exists():
         print(f"skipped: {case.nccl()}/libnccl.so.2 is not there (tests/real_nccl/fetch_wheels.py fetches it)")
         sys.exit(1 if os.environ.get("CI") == "true" else SKIPPED)
+    if arguments.table:
+        pathlib.Path(arguments.table).parent.mkdir(parents=True, exist_ok=True)
+        pathlib.Path(arguments.table).write_text("")
     names = arguments.bundle or list(known)
     if arguments.choose and os.environ.get("GRADPROBE_TEST_ALL") != "1":
         names = random.Random(f"{arguments.wheel} {arguments.seed}").sample(names, arguments.choose)

@@ -40,7 +40,8 @@ class Evidence:
 
     def result(self, tensor: torch.Tensor) -> None:
         """What a collective left, as a hash: equal runs leave equal bits."""
-        self.facts["results"].append(hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16])
+        bits = tensor.detach().cpu().contiguous().numpy().tobytes()
+        self.facts["results"].append(hashlib.sha256(bits).hexdigest()[:16])
 
     def loss(self, value: float) -> None:
         self.facts["losses"].append(float(value).hex())

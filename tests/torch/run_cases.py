@@ -15,8 +15,8 @@ import checks
 from launch import RANKS, Run, Surroundings, fresh_folder, output_of, train
 from rings import Rings
 
-# DDP joins its buckets anew after the first step and broadcasts the new order in two calls: since 2.29 NCCL tells of these
-# calls and of no launch.
+# DDP joins its buckets anew after the first step and broadcasts the new order in two calls: since 2.29 NCCL tells of
+# these calls and of no launch.
 REBUILD = {"no_events": 2}
 
 
@@ -59,7 +59,10 @@ def measured_run(here: Surroundings, case: Case, folder: pathlib.Path) -> Run:
         checks.need("mean pairwise cosine" in run.output, f"gradprobe run printed no summary: {folder / 'output.log'}")
         return run
     gradprobe = {"GRADPROBE_DIR": str(rings)}
-    gradprobe |= {"LD_PRELOAD": str(here.preload)} if case.how == "preload" else {"NCCL_PROFILER_PLUGIN": str(here.plugin)}
+    if case.how == "preload":
+        gradprobe["LD_PRELOAD"] = str(here.preload)
+    else:
+        gradprobe["NCCL_PROFILER_PLUGIN"] = str(here.plugin)
     return train(here, case.work, folder, case.environment | gradprobe)
 
 
@@ -100,7 +103,7 @@ def check_doctor(here: Surroundings) -> str:
     return "finds PyTorch's NCCL; " + ", ".join(told)
 
 
-def versions(here: Surroundings) -> str:
+def versions() -> str:
     text = "import torch; print(f\"PyTorch {torch.__version__}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}\")"
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.strip()
 
@@ -122,7 +125,8 @@ def main() -> int:
     nccl = pathlib.Path(nvidia.nccl.__path__[0]).resolve() / "lib"
     torchrun = pathlib.Path(sys.executable).parent / "torchrun"
     here = Surroundings(options.build.resolve(), nccl, torchrun, options.runs.resolve(), options.stand_ins)
-    print(f"{versions(here)}; {RANKS} ranks on {'stand-ins for GPUs' if here.stand_ins else 'GPUs'}; files in {here.runs}")
+    devices = "stand-ins for GPUs" if here.stand_ins else "GPUs"
+    print(f"{versions()}; {RANKS} ranks on {devices}; files in {here.runs}")
     failed, baselines = 0, {}
     selected = options.cases or names
     for name in selected:

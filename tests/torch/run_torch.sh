@@ -45,15 +45,20 @@ done
 
 folder=$(realpath -m -- "${GRADPROBE_TORCH_DIR:-$here/../../build/torch}")
 python=$folder/venv/bin/python
-has_torch() { "$python" -c 'import importlib.metadata, sys; sys.exit(importlib.metadata.version("torch") != sys.argv[1])' "$torch_release" 2>/dev/null; }
+has_torch() {
+  local question='import importlib.metadata, sys; sys.exit(importlib.metadata.version("torch") != sys.argv[1])'
+  "$python" -c "$question" "$torch_release" 2>/dev/null
+}
 if ! has_torch; then
   mkdir -p -- "$folder" 2>/dev/null || fail 2 "$folder: cannot be made"
   free=$(($(df --output=avail -k -- "$folder" | tail -n 1) / 1024 / 1024))
-  ((free >= free_gb)) || fail 2 "$folder: $free GB free, PyTorch needs $free_gb; set GRADPROBE_TORCH_DIR to a larger disk"
+  ((free >= free_gb)) ||
+    fail 2 "$folder: $free GB free, PyTorch needs $free_gb; set GRADPROBE_TORCH_DIR to a larger disk"
   echo "run_torch.sh: installing PyTorch $torch_release into $folder/venv (log: $folder/pip.log) ..."
   python3 -m venv "$folder/venv" >"$folder/pip.log" 2>&1 || fail 2 "python3 -m venv failed; see $folder/pip.log"
   "$python" -m pip install --disable-pip-version-check "torch==$torch_release" numpy >>"$folder/pip.log" 2>&1 ||
     fail 2 "PyTorch cannot be installed (no network?); see $folder/pip.log"
   has_torch || fail 2 "$folder/venv has no PyTorch $torch_release after the installation; see $folder/pip.log"
 fi
-PYTHONDONTWRITEBYTECODE=1 exec "$python" "$here/run_cases.py" --build "$build" --runs "$folder/runs" "${options[@]}" "${cases[@]}"
+export PYTHONDONTWRITEBYTECODE=1
+exec "$python" "$here/run_cases.py" --build "$build" --runs "$folder/runs" "${options[@]}" "${cases[@]}"

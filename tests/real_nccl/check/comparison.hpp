@@ -23,7 +23,7 @@ struct ModeCounts {
 
 class Comparison {
  public:
-  Comparison(const MissedTable* missed, const Setting& setting) : missed_(*missed), setting_(setting) {}
+  explicit Comparison(const MissedTable* missed) : missed_(*missed) {}
 
   void compare(const std::vector<Ledger>& ledgers, const std::string& folder);
 
@@ -42,13 +42,14 @@ class Comparison {
   void compare_call(const LedgerCall& call, const Ring& ring);
   void compare_record(const LedgerCall& call, const Record& record, bool result);
   void compare_values(const LedgerCall& call, const Record& record, bool result);
+  void note_unseen(const std::vector<LedgerCall>& calls);
+  ModeCounts& counts_of(const std::string& mode);
   void compare_across_ranks(const std::vector<Ledger>& ledgers);
   bool input_due(const LedgerCall& call, const Ring& ring) const;
   static bool result_due(const LedgerCall& call);
   void fault(const std::string& mode, const std::string& what);
 
   const MissedTable& missed_;
-  const Setting setting_;
   std::map<std::string, ModeCounts> modes_;
   std::vector<std::string> order_, faults_;
   std::string rank_;                                    // that is being compared, for messages

@@ -20,7 +20,7 @@ int run(const Setting& setting, const std::string& table, const std::string& led
     if (!std::filesystem::exists(file)) break;
     ledgers.push_back(read_ledger(file));
   }
-  Comparison comparison(&missed, setting);
+  Comparison comparison(&missed);
   comparison.compare(ledgers, rings);
   for (const std::string& mode : comparison.modes_in_order()) {
     const ModeCounts& c = comparison.modes().at(mode);

@@ -30,8 +30,8 @@ struct Item {
   Spec spec;
 };
 using Run = std::vector<Item>;
-// Reduce-scatters in it sum instead of averaging: NCCL from 2.30 on now and then leaves the sum of an average in a
-// group of them over sockets, without any plugin as well.
+// Reduce-scatters in it sum instead of averaging: in a group over sockets NCCL's PAT algorithm, from 2.30 on, leaves
+// the sum of an average, without any plugin as well (not with NCCL_PAT_ENABLE=0).
 Run in_group(const Run& inner);
 Run on_second(Run run);  // on the communicator "second"
 Run operator+(Run a, const Run& b);

@@ -15,10 +15,11 @@ def main() -> int:
     folder = runs.releases()[version]
     if not (folder / "libnccl.so.2").exists():
         return runs.missing(version, folder)
-    names = sys.argv[3:] or build.names()
-    trace = build.on_wheel(folder, names)
-    if not sys.argv[3:]:
+    names = sys.argv[3:]
+    trace = build.on_wheel(folder, names or build.names())
+    if not names:
         build.keep(version, trace)
+        names = [name for name in build.names() if name not in runs.ONLY_REAL]
     real = call_order.read(trace)
     standin = call_order.read(build.on_standin(version, names))
     differing = 0

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kRanks = 2;
 constexpr size_t kCount = 1024, kBufferBytes = 1 << 19;
-constexpr auto kLimit = std::chrono::seconds(60);  // for all scenarios
+constexpr auto kLimit = std::chrono::seconds(120);  // for all scenarios
 
 void note(const std::string& json) {
   using Trace = unsigned long long (*)(const char*);

@@ -64,7 +64,6 @@ void free_comm(ncclComm* comm) {
     CurrentDevice device;
     device.set(comm);
     RelaxedCapture relaxed;
-    comm->proxy.reset();
     profiler::finalize(comm);
     for (CUevent e : {comm->serial, comm->scratch, comm->host_serial})
       if (e) cuEventDestroy(e);

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "include/nccl.h"
-#include "proxy.h"
 #include "session.h"
 #include "settings.h"
 #include "transfer.h"
@@ -52,13 +51,11 @@ struct Plan : std::enable_shared_from_this<Plan> {
   ncclComm* comm;
   const bool persistent;  // captured: runs at each replay, lives as long as the graph
   std::vector<Task> colls, p2ps;
-  bool proxy_work = false;
   bool copy_engine = false;  // no kernel
   bool on_host_callback = false;
   void* group_event = nullptr;
   void* kernel_launch_event = nullptr;
   void* copy_engine_event = nullptr;
-  KernelTimes times;
 
   std::string kernel_name() const;
   void run();  // the kernel
@@ -111,8 +108,6 @@ struct ncclComm {
   std::shared_ptr<standin::Clique> clique;
   void* profiler_context = nullptr;
   bool profiler_initialised = false;
-  std::mutex proxy_mutex;
-  std::unique_ptr<standin::ProxyThread> proxy;
   std::array<std::atomic<uint64_t>, standin::kFuncs> sequence{};
   uint64_t copy_engine_sequence = 0;
 

@@ -1,7 +1,6 @@
 // Turns the calls queued on communicators into kernel launches, in the real library's order.
 #include <algorithm>
 #include <bit>
-#include <ctime>
 #include <tuple>
 
 #include "exchange.h"
@@ -12,12 +11,6 @@
 
 namespace standin {
 namespace {
-
-uint64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
 
 // Logarithmic size class, four to a power of two from 1 KiB on: within one, calls keep their order.
 unsigned size_class(size_t bytes) {
@@ -53,9 +46,9 @@ void order_point_to_point(const ncclComm* comm, std::vector<Task>* tasks) {
 }
 
 void make_plans(ncclComm* comm) {
-  std::vector<Task> colls, p2ps, first, copies;
+  std::vector<Task> colls, p2ps, ahead, copies;
   for (Task& t : comm->waiting)
-    (t.is_p2p() ? p2ps : t.copy_engine ? copies : t.silent || t.symmetric ? first : colls).push_back(t);
+    (t.is_p2p() ? p2ps : t.copy_engine ? copies : t.silent || t.symmetric ? ahead : colls).push_back(t);
   comm->waiting.clear();
   order_collectives(&colls);
   order_point_to_point(comm, &p2ps);
@@ -66,7 +59,7 @@ void make_plans(ncclComm* comm) {
     plan->copy_engine = true;
     plan->colls.push_back(t);
   }
-  if (!first.empty()) add()->colls = std::move(first);
+  if (!ahead.empty()) add()->colls = std::move(ahead);
   size_t limit =
       comm->settings.max_colls_per_launch > 0 ? static_cast<size_t>(comm->settings.max_colls_per_launch) : colls.size();
   Plan* last = nullptr;
@@ -76,27 +69,12 @@ void make_plans(ncclComm* comm) {
     last->colls.assign(first, first + static_cast<long>(std::min(limit, colls.size() - at)));
   }
   if (!p2ps.empty()) (last ? last : add())->p2ps = std::move(p2ps);
-  for (auto& plan : comm->plans) {
-    if (plan->copy_engine) continue;
-    bool kernel_events = false;
-    for (const Task& t : plan->colls) kernel_events |= (t.mask & kKernelCh) != 0;
-    plan->proxy_work = kernel_events || comm->settings.proxy_work;
-    if (kernel_events) plan->times.enable();
-  }
 }
 
 // The calls about a launch that may be made on a host function's thread.
 void report_tasks(Plan* plan) {
   profiler::start_group(plan);
   profiler::start_tasks(plan);
-  bool kernel_events =
-      std::any_of(plan->colls.begin(), plan->colls.end(), [](const Task& t) { return t.mask & kKernelCh; });
-  if (kernel_events) {
-    ncclComm* comm = plan->comm;
-    std::lock_guard lock(comm->proxy_mutex);
-    if (!comm->proxy) comm->proxy = std::make_unique<ProxyThread>(comm);
-    comm->proxy->post(plan->shared_from_this());
-  }
   profiler::stop_tasks(plan);
   profiler::stop_group(plan);
 }
@@ -144,10 +122,10 @@ ncclResult_t prepare(ncclComm* comm) {
   // A graph of the communicator may have been launched on any stream since.
   if (persistent || (comm->launched && (comm->last_stream != launch || comm->has_persistent_plans())))
     STANDIN_CUDA(cuStreamWaitEvent(launch, comm->serial, external));
-  if (!needs_host_functions(comm, persistent)) return ncclSuccess;
+  if (!comm->settings.proxy_work || !needs_host_functions(comm, persistent)) return ncclSuccess;
   bool any = false;
   for (auto& plan : comm->plans) {
-    if (!plan->proxy_work) continue;
+    if (plan->copy_engine) continue;
     any = true;
     STANDIN_TRY(enqueue_host_function(comm, plan.get(), launch));
   }
@@ -176,7 +154,6 @@ ncclResult_t launch(ncclComm* comm, const std::shared_ptr<Plan>& plan) {
   else
     profiler::stop_kernel_launch(plan.get());
   if (r != CUDA_SUCCESS) {
-    plan->times.push({now_ns(), now_ns()});
     return cuda_error(r, "the kernel launch");
   }
   if (!plan->on_host_callback && !plan->copy_engine) report_tasks(plan.get());
@@ -280,7 +257,6 @@ void flip_bit(const ncclComm& comm, const Task& t) {
 }
 
 void Plan::run() {
-  uint64_t begin = now_ns();
   ncclResult_t r = ncclSuccess;
   for (size_t i = 0; !r && i < colls.size(); i++) {
     r = run_collective(comm->session.get(), colls[i].what);
@@ -292,7 +268,6 @@ void Plan::run() {
     r = run_point_to_point(comm->session.get(), transfers);
   }
   if (r) comm->set_async_error(r);
-  times.push({begin, now_ns()});
 }
 
 }  // namespace standin

@@ -1,10 +1,8 @@
 #include "log.h"
 
-#include <strings.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +10,7 @@
 #include <ctime>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace standin {
 namespace {
@@ -22,60 +21,20 @@ thread_local int log_device = 0;
 
 struct Sink {
   int level = kLogNone;
-  unsigned long mask = kLogInit | kLogBootstrap | kLogEnv;
   FILE* file = stdout;
   std::string host;
 };
 
-int level_of(const char* name) {
-  struct Named {
-    const char* name;
-    int level;
-  };
-  for (Named n : {Named{"VERSION", kLogVersion}, Named{"WARN", kLogWarn}, Named{"INFO", kLogInfo},
-                  Named{"ABORT", kLogAbort}, Named{"TRACE", kLogTrace}})
-    if (!strcasecmp(name, n.name)) return n.level;
-  return kLogNone;
+int level_of(const std::string& name) {
+  return name == "VERSION" ? kLogVersion : name == "WARN" ? kLogWarn : name == "INFO" ? kLogInfo : kLogNone;
 }
 
-unsigned long subsystems(const char* list, unsigned long defaults) {
-  static const char* const kNames[] = {"INIT",  "COLL", "P2P",   "SHM",  "NET",       "GRAPH", "TUNING",  "ENV",
-                                       "ALLOC", "CALL", "PROXY", "NVLS", "BOOTSTRAP", "REG",   "PROFILE", "RAS"};
-  bool invert = *list == '^';
-  unsigned long mask = invert ? ~0ul : 0;
-  if (invert) list++;
-  std::string text = list;
-  for (char *save = nullptr, *one = strtok_r(text.data(), ",", &save); one; one = strtok_r(nullptr, ",", &save)) {
-    unsigned long bits = strcasecmp(one, "ALL") ? 0 : ~0ul;
-    for (size_t i = 0; i < sizeof kNames / sizeof *kNames; i++)
-      if (!strcasecmp(one, kNames[i])) bits = 1ul << i;
-    mask = invert ? mask & ~bits : mask | bits;
-  }
-  return mask ? mask : defaults;
-}
-
-std::string expand(const char* pattern, const std::string& host) {
-  std::string out;
-  for (const char* p = pattern; *p; p++) {
-    if (*p != '%' || !p[1]) {
-      out += *p;
-      continue;
-    }
-    switch (*++p) {
-      case '%':
-        out += '%';
-        break;
-      case 'h':
-        out += host;
-        break;
-      case 'p':
-        out += std::to_string(getpid());
-        break;
-      default:
-        (out += '%') += *p;
-    }
-  }
-  return out;
+// NCCL_DEBUG_FILE with %h and %p, the host and the process.
+std::string expand(std::string pattern, const std::string& host) {
+  for (const auto& [mark, value] : {std::pair("%h", host), std::pair("%p", std::to_string(getpid()))})
+    for (size_t at = pattern.find(mark); at != std::string::npos; at = pattern.find(mark, at + value.size()))
+      pattern.replace(at, 2, value);
+  return pattern;
 }
 
 const Sink& sink() {
@@ -85,7 +44,6 @@ const Sink& sink() {
     gethostname(host, sizeof host - 1);
     made->host = std::string(host, strcspn(host, "."));
     if (const char* level = getenv("NCCL_DEBUG")) made->level = level_of(level);
-    if (const char* list = getenv("NCCL_DEBUG_SUBSYS")) made->mask = subsystems(list, made->mask);
     const char* path = getenv("NCCL_DEBUG_FILE");
     if (path && *path && made->level > kLogVersion) {
       if (FILE* f = fopen(expand(path, made->host).c_str(), "w")) {
@@ -118,7 +76,7 @@ extern "C" void standin_nccl_log(int level, unsigned long flags, const char* fil
     va_end(args);
   }
   const Sink& s = sink();
-  if (s.level < level || !(flags & s.mask)) return;
+  if (s.level < level || !(flags & kLogged)) return;
 
   char text[1024];
   size_t used = 0;
@@ -137,8 +95,6 @@ extern "C" void standin_nccl_log(int level, unsigned long flags, const char* fil
   if (level == kLogWarn)
     add(snprintf(text + used, sizeof text - used, "[%d] %s:%d NCCL WARN ", log_device, file, line));
   if (level == kLogInfo) add(snprintf(text + used, sizeof text - used, "[%d] NCCL INFO ", log_device));
-  if (level == kLogTrace)
-    add(snprintf(text + used, sizeof text - used, "[%d] %s:%d NCCL TRACE ", log_device, file, line));
   va_start(args, format);
   add(vsnprintf(text + used, sizeof text - used, format, args));
   va_end(args);

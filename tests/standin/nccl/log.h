@@ -1,11 +1,16 @@
-// The library's log, steered by NCCL_DEBUG, NCCL_DEBUG_FILE and NCCL_DEBUG_SUBSYS; also what a profiler plugin gets as
+// The library's log, steered by NCCL_DEBUG and NCCL_DEBUG_FILE; also what a profiler plugin gets as
 // its logger.
 #pragma once
 
 namespace standin {
 
-enum LogLevel { kLogNone = 0, kLogVersion = 1, kLogWarn = 2, kLogInfo = 3, kLogAbort = 4, kLogTrace = 5 };
-enum LogSubsystem : unsigned long { kLogInit = 0x1, kLogEnv = 0x80, kLogBootstrap = 0x1000, kLogAll = ~0ul };
+enum LogLevel { kLogNone = 0, kLogVersion = 1, kLogWarn = 2, kLogInfo = 3 };
+enum LogSubsystem : unsigned long {
+  kLogInit = 0x1,
+  kLogEnv = 0x80,
+  kLogged = 0x1081,  // what the real library shows by default: these and its bootstrap
+  kLogAll = ~0ul
+};
 
 // The signature that the profiler interface gives to its logger.
 extern "C" void standin_nccl_log(int level, unsigned long flags, const char* file, int line, const char* format, ...)

@@ -25,7 +25,7 @@
 // STANDIN_NCCL_CHUNK_KIB          0        size of a rank's exchange buffer; 0: chosen from the number of ranks
 // STANDIN_NCCL_JOIN_TIMEOUT       120      seconds to wait for the other ranks of a new communicator
 //
-// As in the real library: NCCL_PROFILER_PLUGIN, NCCL_DEBUG, NCCL_DEBUG_FILE, NCCL_DEBUG_SUBSYS, CUDA_LAUNCH_BLOCKING,
+// As in the real library: NCCL_PROFILER_PLUGIN, NCCL_DEBUG, NCCL_DEBUG_FILE, CUDA_LAUNCH_BLOCKING,
 // NCCL_ALLGATHERV_ENABLE (from 2.29 on ncclBroadcast makes no launch or Coll events unless this is 0).
 #pragma once
 #include <cstddef>

@@ -314,8 +314,7 @@ void start_tasks(Plan* plan) {
   for (Task& t : plan->colls) {
     if (t.silent) continue;
     if (plugin && (t.mask & kNeedTask)) start(t);
-    bool counts = !plan->persistent || (plugin && (plan->group_event || t.task_api) && (t.mask & kKernelCh));
-    if (counts) plan->comm->sequence[static_cast<size_t>(t.what.func)]++;
+    if (!plan->persistent) plan->comm->sequence[static_cast<size_t>(t.what.func)]++;
   }
   for (Task& t : plan->p2ps)
     if (plugin && (t.mask & kNeedP2p)) start(t);
@@ -332,20 +331,6 @@ void stop_tasks(Plan* plan) {
 void stop_group(Plan* plan) {
   const ProfilerStruct* plugin = active;
   if (plugin && plan->group_event) plugin->stopEvent(plan->group_event);
-}
-
-void kernel_channel(ncclComm* comm, void* coll, uint8_t channel, uint64_t begin_ns, uint64_t end_ns) {
-  const ProfilerStruct* plugin = active;
-  if (!plugin) return;
-  EventDescr e = event_of(kKernelCh, coll, 0);
-  e.kernelCh.channelId = channel;
-  e.kernelCh.pTimer = begin_ns;
-  void* handle = nullptr;
-  plugin->startEvent(comm->profiler_context, &handle, &e);
-  if (!handle) return;
-  StateArgs args = {end_ns};
-  plugin->recordEventState(handle, kKernelChStop, &args);
-  plugin->stopEvent(handle);
 }
 
 }  // namespace standin::profiler

@@ -47,8 +47,6 @@ void start_group(Plan* plan);
 void start_tasks(Plan* plan);
 void stop_tasks(Plan* plan);
 void stop_group(Plan* plan);
-// All of one kernel channel event.
-void kernel_channel(ncclComm* comm, void* coll, uint8_t channel, uint64_t begin_ns, uint64_t end_ns);
 
 }  // namespace profiler
 }  // namespace standin

@@ -1,4 +1,4 @@
-// The profiler's calls in situations that the recorded traces don't have.
+// The profiler's calls in situations that the comparison with the real library (tests/real_nccl/order) doesn't have.
 #include <algorithm>
 #include <set>
 
@@ -117,35 +117,6 @@ TEST(HostCallbacks, AsWithANetwork) {
   records = logged::run(2, {{"STANDIN_NCCL_HOST_CALLBACK", "1"}, {"CUDA_LAUNCH_BLOCKING", "1"}}, body);
   ASSERT_EQ(logged::starts(records, "Coll").size(), 2u);
   for (const Json& r : logged::starts(records, "Coll")) EXPECT_FALSE(on_caller(records, r));
-}
-
-// With proxy work, Group and Coll come at each replay, from the host function before the kernel.
-TEST(HostCallbacks, KernelChannelEventsAddProxyWork) {
-  auto records = logged::run(2, {{"CALL_LOG_MASK", "3911"}}, [](int rank, int n, const ncclUniqueId& id) {
-    Comm c(rank, n, id);
-    CUgraph graph = nullptr;
-    CUgraphExec exec = nullptr;
-    ASSERT_CU(cuStreamBeginCapture(c.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    c.all_reduce(c.stream);
-    ASSERT_CU(cuStreamEndCapture(c.stream, &graph));
-    ASSERT_CU(cuGraphInstantiate(&exec, graph, 0));
-    for (int i = 0; i < 2; i++) ASSERT_CU(cuGraphLaunch(exec, c.stream));
-    c.stream.synchronize();
-    ASSERT_CU(cuGraphExecDestroy(exec));
-    ASSERT_CU(cuGraphDestroy(graph));
-  });
-  EXPECT_EQ(logged::starts(records, "CollApi").size(), 2u);
-  auto colls = logged::starts(records, "Coll"), channels = logged::starts(records, "KernelCh");
-  ASSERT_EQ(colls.size(), 4u);
-  ASSERT_EQ(channels.size(), 4u);
-  for (const Json& r : colls) {
-    EXPECT_FALSE(on_caller(records, r));
-    EXPECT_EQ(r["parentObj"].get<std::string>().substr(0, 7), "CollApi");
-  }
-  for (const Json& r : channels) {
-    EXPECT_EQ(r["parentObj"].get<std::string>().substr(0, 5), "Coll#");
-    for (const Json& coll : colls) EXPECT_NE(std::pair(coll["pid"], coll["tid"]), std::pair(r["pid"], r["tid"]));
-  }
 }
 
 TEST(Handles, StayWhenThePluginWritesNone) {

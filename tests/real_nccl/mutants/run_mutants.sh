@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Shows that the comparison can fail: builds the plugin with each fault of this folder, runs it on the real NCCL and
+# wants the complaint that the fault's patch names.
+#   run_mutants.sh BUILD WHEEL [PATCH...]       WHEEL: a folder name as 2.32.3-cu13
+# Only the mutated source is compiled again, with the build's own command; the rest comes from the build's archive.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+build=$(cd "$1" && pwd)
+wheel=$2
+shift 2
+wheels=${GRADPROBE_CACHE:-$root/build/wheels}
+if [[ ! -e $wheels/$wheel/libnccl.so.2 ]]; then
+  echo "skipped: $wheels/$wheel/libnccl.so.2 is not there (tests/real_nccl/fetch_wheels.py fetches it)"
+  if [[ ${CI:-} == true ]]; then exit 1; fi
+  exit 77
+fi
+work=$(mktemp -d "$build/mutants.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+(($#)) || set -- "$here"/*.patch
+
+# line HEAD FILE: what stands behind "HEAD: " in a patch's head.
+line() { sed -n "s/^$1: //p" "$2"; }
+
+# Compiles the mutated source and links a plugin with it.
+make_plugin() {
+  local commands compile link
+  commands=$(ninja -C "$build" -t commands gradprobe_plugin | grep -v '^ninja: ')
+  compile=$(grep -- ' -c .*/plugin/communicator_launches\.cpp$' <<<"$commands")
+  link=$(grep -- ' -o lib/libnccl-profiler-gradprobe\.so ' <<<"$commands")
+  compile=$(sed -E "s# -MD -MT [^ ]+ -MF [^ ]+ -o [^ ]+ -c [^ ]+# -o $work/mutant.o -c $work/communicator_launches.cpp#" <<<"$compile")
+  link=$(sed -E "s# -o lib/libnccl-profiler-gradprobe\.so # -o $work/libnccl-profiler-mutant.so $work/mutant.o #" <<<"$link")
+  (cd "$build" && eval "$compile" && eval "$link")
+}
+
+failed=0
+for patch in "$@"; do
+  name=$(basename "$patch" .patch)
+  cp "$root/plugin/communicator_launches.cpp" "$work/"
+  if ! patch -s -p1 -d "$work" <"$patch" >"$work/patch.log"; then
+    echo "$name: its patch doesn't apply any more: write it again for plugin/communicator_launches.cpp"
+    failed=1
+    continue
+  fi
+  make_plugin
+  read -ra modes <<<"$(line modes "$patch")"
+  if "$root/tests/real_nccl/run_case.py" --build "$build" --wheel "$wheel" --bundle direct_shm --modes "${modes[@]}" \
+    --plugin "$work/libnccl-profiler-mutant.so" --set GRADPROBE_GATE_TIMEOUT=100 --discard >"$work/log" 2>&1; then
+    echo "$name: NOT FOUND: $(head -1 "$patch")"
+    failed=1
+  elif ! grep -m 3 -F "$(line 'fails with' "$patch")" "$work/log" >"$work/found"; then
+    echo "$name: failed otherwise than it should:"
+    tail -40 "$work/log"
+    failed=1
+  else
+    echo "$name: found. $(head -1 "$patch")"
+    cat "$work/found"
+  fi
+done
+exit $failed
