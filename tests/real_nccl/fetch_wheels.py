@@ -79,11 +79,14 @@ def chosen(wheels, names):
     return picked
 
 
+def is_whole(made):
+    return (made / "libnccl.so.2").is_file() and (made / "include" / "nccl.h").is_file()
+
+
 def is_there(wheel, folder):
     made = folder / wheel.name
     stamp = made / "sha256"
-    whole = all((made / kept).is_file() for kept in KEPT.values())
-    return whole and stamp.is_file() and stamp.read_text().strip() == wheel.sha256
+    return is_whole(made) and stamp.is_file() and stamp.read_text().strip() == wheel.sha256
 
 
 @contextlib.contextmanager
@@ -138,6 +141,8 @@ def unpack(wheel, file, into):
                     shutil.copyfileobj(source, out, 1 << 20)
     except (KeyError, zipfile.BadZipFile) as error:
         raise Failure(f"NCCL {wheel.name}: {file.name} isn't laid out as expected: {error}") from None
+    if not is_whole(into):
+        raise Failure(f"NCCL {wheel.name}: {file.name} isn't laid out as expected: no {HEADERS}nccl.h")
     (into / "sha256").write_text(wheel.sha256 + "\n")
 
 
