@@ -1,5 +1,7 @@
 #include "drain.hpp"
 
+#include <gradprobe/no_events.hpp>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -523,6 +525,11 @@ std::string Drain::summary() const {
   if (tagged_ != 0)
     text += ", " + std::to_string(tagged_) + " with a user tag (the last " + std::to_string(last_tag_) + ")";
   return text;
+}
+
+std::string Drain::causes() const {
+  if (ring_->missed(Missed::no_events) == 0) return {};
+  return std::string("; no_events: ") + no_events_causes(communicator_->identity().profiler_abi);
 }
 
 }  // namespace gradprobe

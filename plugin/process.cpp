@@ -384,7 +384,7 @@ void Process::close(void* context) {
       }
       if (entry.drain != nullptr) {
         if (!stop_) entry.drain->ring().set_state(RingState::finalized);
-        summary = entry.drain->summary() + ", in " + entry.drain->ring().path();
+        summary = entry.drain->summary() + ", in " + entry.drain->ring().path() + entry.drain->causes();
       }
     } catch (const std::exception& e) {
       if (!entry.ended) end_for_lack(&entry, e);

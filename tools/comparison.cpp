@@ -107,6 +107,39 @@ void check_complete(const std::vector<RankInStep>& ranks, StepComparison& result
   }
 }
 
+// Losses of one element in the step, as far as a bucket of gradients precedes each of them.
+std::size_t reduced_losses(const RankRing& ring, std::uint64_t step) {
+  const auto ops = ring.by_step.find(step);
+  if (ops == ring.by_step.end()) return 0;
+  std::size_t losses = 0;
+  bool bucket = false;
+  for (const auto& [key, index] : ops->second) {
+    const RecordHead& head = ring.heads[index].head;
+    const CollectiveBody& body = head.collective;
+    if (carries_gradient(head)) {
+      bucket = true;
+    } else if (bucket && body.count == 1 && is_floating_point(static_cast<Datatype>(body.datatype))) {
+      losses++;
+      bucket = false;
+    }
+  }
+  return losses;
+}
+
+// What comes before the first pattern that repeats is step 0, be it one iteration or several: DDP's static_graph has
+// two before it makes its buckets anew. The losses tell.
+void note_iterations_of_first_step(const std::vector<RankInStep>& ranks, StepComparison& result) {
+  if (result.step != 0 || ranks.empty()) return;
+  const RankRing& ring = *ranks.front().ring;
+  if (ring.marked_steps.count(0) > 0) return;
+  const std::size_t first = reduced_losses(ring, 0), usual = reduced_losses(ring, 1);
+  if (usual == 0 || first <= usual) return;
+  result.notes.push_back(fmt::format(
+      "seems to be {} iterations, taken for one step: their collectives differ from those of all later steps, "
+      "as in PyTorch's DDP with static_graph=True; marks (gradprobe.h) tell them apart",
+      first / usual));
+}
+
 // Ranks that measured no gradient in this step say nothing about it, and would leave no bucket that all have.
 std::vector<RankInStep> with_gradients(const std::vector<RankInStep>& ranks, StepComparison& result) {
   std::vector<RankInStep> kept;
@@ -347,6 +380,7 @@ StepComparison compare_step(const Communicator& comm, std::uint64_t step) {
     result.ranks.push_back(ring.rank());
   }
   check_complete(ranks, result);
+  note_iterations_of_first_step(ranks, result);
   compare_losses(ranks, result);
   Notes notes;
   ranks = with_gradients(ranks, result);

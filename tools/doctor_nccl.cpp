@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <gradprobe/no_events.hpp>
 
 #include "command_line.hpp"
 #include "doctor.hpp"
@@ -20,7 +21,7 @@ namespace gradprobe::tool {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kNewestOwnStruct = 6;
+constexpr int kNewestOwnStruct = 7;
 
 bool is_preload_library(const std::string& path) {
   return base_name(path) == kPreloadFile;
@@ -335,6 +336,11 @@ class NcclCheck {
     }
     diagnosis_.ok("setting", fmt::format("{}: {} (by {}), interface v{}{}", shown, choice.path, choice.how, used,
                                          found_.nccl.version.known() ? "" : " at most"));
+    if (found_.nccl.version.known() && used >= 5)
+      diagnosis_.note("setting",
+                      fmt::format("NCCL {} launches these without telling a plugin, they stay unmeasured "
+                                  "(no_events): {}. Of communicators with one rank it tells nothing",
+                                  found_.nccl.version.text, no_events_causes(static_cast<std::uint32_t>(used))));
     if (!installed_.plugin.empty() && real_path(choice.path) != real_path(installed_.plugin))
       diagnosis_.note("setting",
                       fmt::format("this is not the plugin that was installed with this tool ({})", installed_.plugin));

@@ -141,10 +141,15 @@ class TextTable {
          name(static_cast<Datatype>(b.datatype)), std::to_string(b.count), when_measured(real(norm_of(b.sum_squares))),
          when_measured(real(b.max_abs)), when_measured(std::to_string(b.nan_count)),
          when_measured(std::to_string(b.inf_count)), when_measured(number_or_dash(b.first_nonfinite)),
-         status_name(head.missed), measured ? value_text(record.kind(), b) : "-");
+         status_name(head.missed), last_column(record, measured ? value_text(record.kind(), b) : "-"));
   }
 
  private:
+  static std::string last_column(const Record& record, const std::string& value) {
+    if (!record.has(kFlagSymmetric)) return value;
+    return value == "-" ? "symmetric" : value + " symmetric";
+  }
+
   static std::string value_text(RecordKind kind, const CollectiveBody& b) {
     if (kind == RecordKind::scalar) return raw_text(b);
     if (kind != RecordKind::result) return "-";
@@ -208,6 +213,8 @@ Json to_json(const FileHeader& header, const Record& record, const AssignedStep&
     j["extra"] = assigned.extra;
     j["captured"] = record.has(kFlagCaptured);
     j["in_place"] = record.has(kFlagInPlace);
+    const bool told = (header.features_compatible & kFeatureSymmetric) != 0;
+    j["symmetric"] = told ? Json(record.has(kFlagSymmetric)) : Json(nullptr);
     j["function"] = name(static_cast<Function>(b.function));
     j["datatype"] = name(static_cast<Datatype>(b.datatype));
     j["count"] = b.count;

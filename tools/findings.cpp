@@ -339,16 +339,17 @@ void find_losses_of_data(const Communicator& comm, std::vector<Finding>& finding
       first_step = std::max(first_step, ring.by_step.begin()->first);
     }
   }
+  const std::uint32_t abi = comm.rings.empty() ? 0 : comm.rings.front().reader->header().profiler_abi;
   for (const auto& [reason, count] : missed) {
     findings.push_back({"missed",
                         fmt::format("{} of {} gradient inputs were not measured: {} ({}).", count, gradients,
-                                    missed_in_words(static_cast<Missed>(reason)), status_name(reason)),
+                                    missed_in_words(static_cast<Missed>(reason), abi), status_name(reason)),
                         false});
   }
   for (const auto& [reason, count] : missed_results) {
     findings.push_back({"missed_result",
                         fmt::format("{} of {} results were not measured: {} ({}).", count, results,
-                                    missed_in_words(static_cast<Missed>(reason)), status_name(reason)),
+                                    missed_in_words(static_cast<Missed>(reason), abi), status_name(reason)),
                         false});
   }
   if (first_step > 0) {

@@ -106,7 +106,8 @@ void print_counters(const RingReader& ring, const LiveCounters& live, Writer wri
     if (live.missed[reason] == 0) continue;
     any = true;
     const auto missed = static_cast<Missed>(reason);
-    field("not measured", fmt::format("{}: {} ({})", live.missed[reason], missed_in_words(missed), name(missed)));
+    field("not measured", fmt::format("{}: {} ({})", live.missed[reason],
+                                      missed_in_words(missed, ring.header().profiler_abi), name(missed)));
   }
   if (!any) field("not measured", "none");
 }

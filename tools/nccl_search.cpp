@@ -322,7 +322,8 @@ NcclVariable nccl_variable(const std::string& name, const Environment& environme
 }
 
 int newest_profiler_struct(const NcclVersion& version) {
-  if (version.major > 2 || version.minor >= 29) return 6;
+  if (version.at_least(2, 31)) return 7;
+  if (version.at_least(2, 29)) return 6;
   if (version.major < 2 || version.minor < 23) return 0;
   constexpr int kStructs[] = {1, 2, 2, 3, 4, 5};  // 2.23 to 2.28
   return kStructs[version.minor - 23];

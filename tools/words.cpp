@@ -1,5 +1,7 @@
 #include "words.hpp"
 
+#include <gradprobe/no_events.hpp>
+
 namespace gradprobe::tool {
 
 const char* const kScaleAssumption =
@@ -29,7 +31,7 @@ const char* missed_in_words(Missed reason) {
     case Missed::ambiguous:
       return "the launch could not be linked to its collective without doubt";
     case Missed::no_events:
-      return "NCCL announced the call and reported no launch (symmetric-memory kernels do this)";
+      return "NCCL announced the call and reported no launch";
     case Missed::workspace:
       return "another measurement held the stream's workspace, or the communicator used more streams than there are "
              "workspaces";
@@ -51,6 +53,11 @@ const char* missed_in_words(Missed reason) {
       break;
   }
   return "reason unknown to this version";
+}
+
+std::string missed_in_words(Missed reason, std::uint32_t profiler_abi) {
+  if (reason != Missed::no_events) return missed_in_words(reason);
+  return std::string(missed_in_words(reason)) + ": " + no_events_causes(profiler_abi);
 }
 
 const char* status_name(std::uint16_t missed) {

@@ -235,6 +235,51 @@ TEST(Compare, MissedMeasurements) {
   EXPECT_EQ(steps[5]["cosine_buckets"], 1);
 }
 
+TEST(Compare, NamesWhatNcclLaunchesWithoutTelling) {
+  TemporaryFolder folder;
+  TrainingRun run(TrainingSpec{});
+  run.change = [](std::uint32_t rank, RecordHead& head) {
+    if (rank == 0 && head.kind == 1 && head.op % 3 == 0) head.missed = 9;
+  };
+  run.write(folder);
+  expect_part(text(folder), "reported no launch: symmetric kernels up to NCCL 2.30; broadcasts since 2.29");
+}
+
+// PyTorch's DDP with static_graph=True: two iterations with one bucket, then the buckets are made anew.
+void write_static_graph(const TemporaryFolder& folder, int iterations_of_first_kind) {
+  RingSpec spec;
+  spec.capacity = 128;
+  SyntheticRing ring(spec);
+  std::uint64_t op = 0;
+  const auto bucket = [&](std::uint64_t count) { ring.append(make_collective(op++, kNone, 0, 0, count, 4)); };
+  const auto loss = [&] { ring.append(make_scalar(op++, kNone, 0, 0, 0.5f)); };
+  for (int i = 0; i < iterations_of_first_kind; i++) {
+    bucket(24576);
+    loss();
+  }
+  for (int i = 0; i < 12; i++) {
+    bucket(12288);
+    bucket(12289);
+    loss();
+  }
+  ring.save(folder / "a.ring");
+}
+
+TEST(Compare, SaysThatTheFirstStepHoldsSeveralIterations) {
+  TemporaryFolder folder;
+  write_static_graph(folder, 2);
+  const auto steps = compare({folder.path()});
+  ASSERT_EQ(steps.size(), 13u);
+  expect_part(steps[0]["notes"].dump(), "seems to be 2 iterations, taken for one step");
+  for (std::size_t i = 1; i < steps.size(); i++) EXPECT_EQ(steps[i]["notes"].size(), 0u) << i;
+}
+
+TEST(Compare, AFirstIterationWithOtherBucketsIsOneStep) {
+  TemporaryFolder folder;
+  write_static_graph(folder, 1);
+  EXPECT_EQ(compare({folder.path()}).at(0)["notes"].size(), 0u);
+}
+
 TEST(Compare, SketchesThatDoNotFitTogether) {
   TemporaryFolder folder;
   TrainingSpec spec;

@@ -122,13 +122,21 @@ TEST_F(Doctor, KnowsWhatEachReleaseCanDo) {
                            {"2.27.5", 4, preload.c_str()},
                            {"2.28.9", 5, nullptr},
                            {"2.29.7", 6, nullptr},
-                           {"2.30.7", 6, nullptr}}) {
+                           {"2.30.7", 6, nullptr},
+                           {"2.31.2", 7, nullptr},
+                           {"2.32.3", 7, nullptr}}) {
     const Diagnosis d = look({kNeeds}, with_plugin(r.version));
     EXPECT_NE(d.facts("ok", "NCCL").find(std::string(r.version) + "+cuda12.9"), std::string::npos) << d.json;
     EXPECT_EQ(d.fixes(), r.action == nullptr ? 0u : 1u) << r.version << d.json;
     if (r.action != nullptr) {
       EXPECT_EQ(d.action().rfind(r.action, 0), 0u) << d.json;
     }
+    // What this release launches without telling.
+    const std::string notes = d.facts("note", "setting");
+    EXPECT_EQ(notes.find("broadcasts") != std::string::npos, r.interface >= 6) << r.version << d.json;
+    EXPECT_EQ(notes.find("symmetric kernels") != std::string::npos, r.interface == 5 || r.interface == 6)
+        << r.version << d.json;
+    EXPECT_EQ(notes.find("one rank") != std::string::npos, r.interface >= 5) << r.version << d.json;
     if (r.interface == 0) {
       EXPECT_NE(d.facts("note", "setting").find("loads no profiler plugins"), std::string::npos) << d.json;
     } else {

@@ -109,6 +109,51 @@ TEST(UnknownKind, IsPassedOver) {
               "2: 1 collective, 0 step, 0 scalar, 0 result, 0 mark, 1 of unknown");
 }
 
+TEST(Symmetric, IsSaidInTextAndJsonWhereTheWriterKnows) {
+  TemporaryFolder folder;
+  RingSpec spec;
+  spec.features = 4;
+  SyntheticRing ring(spec);
+  for (std::uint64_t op = 0; op < 3; op++) {
+    RecordHead head =
+        op == 2 ? make_scalar(op, 0, 2, 3, 0.5) : make_collective(op, 0, static_cast<std::uint32_t>(op), 3, 100, 4);
+    if (op != 0) head.flags |= 1u << 7;
+    ring.append(head);
+  }
+  ring.save(folder / "a.ring");
+  const auto o = objects(run_tool({"dump", "--json", folder / "a.ring"}));
+  ASSERT_EQ(o.size(), 3u);
+  EXPECT_EQ(o[0]["symmetric"], false);
+  EXPECT_EQ(o[1]["symmetric"], true);
+  EXPECT_EQ(o[2]["symmetric"], true);
+  const auto table = lines(run_tool({"dump", folder / "a.ring"}).out);
+  ASSERT_EQ(table.size(), 4u);
+  EXPECT_EQ(table[1].find("symmetric"), std::string::npos) << table[1];
+  EXPECT_TRUE(table[2].ends_with(" symmetric")) << table[2];
+  EXPECT_TRUE(table[3].ends_with("0.5 symmetric")) << table[3];
+}
+
+TEST(Symmetric, IsUnknownBeforeProfilerStruct7) {
+  EXPECT_TRUE(objects(run_tool({"dump", "--json", kGoldenResults})).at(0)["symmetric"].is_null());
+}
+
+TEST(NoEvents, NamesItsCausesByTheVersionOfTheProfilerStruct) {
+  const std::pair<std::uint32_t, const char*> causes[] = {
+      {0, "reported no launch: a call that NCCL refused (no_events)"},
+      {5, "reported no launch: symmetric kernels, copy engines, "},
+      {6, "reported no launch: symmetric kernels up to NCCL 2.30; broadcasts since 2.29, as PyTorch's DDP has two"},
+      {7, "reported no launch: broadcasts, as PyTorch's DDP has two when it rebuilds its buckets; "}};
+  for (const auto& [version, text] : causes) {
+    TemporaryFolder folder;
+    RingSpec spec;
+    spec.profiler_abi = version;
+    SyntheticRing ring(spec);
+    ring.set_counter(2112 + 8 * 9, 2);
+    ring.save(folder / "a.ring");
+    expect_part(run_tool({"info", folder / "a.ring"}).out, std::string("2: NCCL announced the call and ") + text);
+  }
+}
+
 TEST(Info, NamesTheWorkspace) {
   TemporaryFolder folder;
   SyntheticRing ring(RingSpec{});

@@ -40,6 +40,8 @@ struct RingSpec {
   std::string host = "testhost";
   std::uint64_t pid_namespace = 0;
   std::uint64_t ops_per_step = 0;
+  std::uint32_t profiler_abi = 6;
+  std::uint64_t features = 0;
 };
 
 inline FileHeader make_header(const RingSpec& spec) {
@@ -54,7 +56,8 @@ inline FileHeader make_header(const RingSpec& spec) {
   h.rank = spec.rank;
   h.nranks = spec.nranks;
   h.nnodes = 1;
-  h.profiler_abi = 6;
+  h.profiler_abi = spec.profiler_abi;
+  h.features_compatible = spec.features;
   h.sketch_seed = 42;
   h.start_time_ns = spec.start_time_ns;
   h.pid = spec.pid;
