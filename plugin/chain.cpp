@@ -32,13 +32,14 @@ constexpr int kNewest = 7;
 constexpr int kOldestOfLayout = 5;  // that serves the newest
 constexpr int kCopyEngine = nccl::kCeColl | nccl::kCeSync | nccl::kCeBatch;
 constexpr int kPhases = nccl::kKernelPhase;
+constexpr int kPhasesParents = nccl::kKernelCh;
 
 // The mask bits of which any makes NCCL report events of a type: children need their parents, whether asked for or not.
 int asking_for(int version, std::uint64_t type) {
   using namespace nccl;
   constexpr int kSteps = kProxyStep | kNetPlugin;
   constexpr int kProxy = kProxyOp | kSteps;
-  constexpr int kTask = kProxy | kKernelCh;  // kernel phases ask for no parents: NCCL wants kKernelCh with them
+  constexpr int kTask = kProxy | kKernelCh;
   if (version <= 2) {
     if (type == kGroup) return kColl | kP2p | kProxyOp | kProxyStep;
     if (type == kColl || type == kP2p) return kColl | kProxyOp | kProxyStep;
@@ -232,8 +233,10 @@ Chain* loaded(int version, const std::string& path, const Log& log) {
   return chain != nullptr && chain->version == version ? chain : nullptr;
 }
 
+// What the chained plugin asks for, as NCCL takes it: kernel phases switch their parents on.
 int masked(const Chain& chain) {
-  return std::atomic_ref<const int>(chain.mask).load(std::memory_order_relaxed) & ~chain.unknown_events;
+  const int mask = std::atomic_ref<const int>(chain.mask).load(std::memory_order_relaxed) & ~chain.unknown_events;
+  return (mask & kPhases) != 0 ? mask | kPhasesParents : mask;
 }
 
 // What NCCL shall report to both. One cheap type is always in it: its events show a mask that was changed meanwhile.

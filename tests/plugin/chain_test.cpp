@@ -287,6 +287,24 @@ TEST_F(ChainOfVersion7, GetsVersion7WithKernelPhasesAndUserTags) {
   EXPECT_EQ(states[0].arguments, &timer);
 }
 
+// As NCCL does it for a plugin alone.
+TEST_F(ChainOfVersion7, KernelPhasesBringTheirKernelChannels) {
+  chained().asked = static_cast<int>(kKernelPhaseType);
+  FakeComm comm(1, 2, 0, 7);
+  EXPECT_EQ(comm.mask() & 0x8040, 0x8040);
+  Descriptor channel;
+  channel.type = kKernelChType;
+  void* parent = start(comm, channel, 7);
+  Descriptor phase;
+  phase.type = kKernelPhaseType;
+  phase.parent = parent;
+  comm.stop(start(comm, phase, 7));
+  comm.stop(parent);
+  ASSERT_EQ(calls(ChainedCall::start, kKernelChType).size(), 1u);
+  EXPECT_EQ(calls(ChainedCall::start, kKernelPhaseType).at(0).parent,
+            calls(ChainedCall::start, kKernelChType).at(0).handle);
+}
+
 TEST_F(ChainOfVersion7, TheMaskThatNcclEndsUpWithIsInTheLog) {
   setenv("NCCL_DEBUG", "INFO", 1);
   chained().asked = 0x8040;
