@@ -211,6 +211,11 @@ void comm_made(const nccl::Comm* comm, const Identity& identity, bool ready_now)
   }
 }
 
+bool returns_early(const nccl::Comm* comm) noexcept {
+  const Acquired tracked(g_table, comm);
+  return tracked && tracked->returns_early.load(std::memory_order_relaxed);
+}
+
 void* comm_ending(const nccl::Comm* comm) noexcept {
   if (comm == nullptr || !in_use() || Process::get().forked()) return nullptr;
   return g_table.remove(comm);

@@ -35,6 +35,8 @@ bool in_use();
 // NCCL has made `comm`. `ready`: it can be asked and measured now; else at its first collective. An identity without an
 // id (of a parent that isn't known) is not measured.
 void comm_made(const nccl::Comm* comm, const Identity& identity, bool ready) noexcept;
+// Its calls don't block. (The one that splits it may return a plain success all the same.)
+bool returns_early(const nccl::Comm* comm) noexcept;
 // Before NCCL ends `comm`: its address means nothing any more. Returns what comm_ended() needs behind that call.
 void* comm_ending(const nccl::Comm* comm) noexcept;
 void comm_ended(void* context) noexcept;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/abi.hpp"
+#include "preload/unfinished.hpp"
 
 namespace gradprobe::preload {
 namespace {
@@ -132,9 +133,15 @@ void group_end(int result) noexcept {
   if (t_over) return;
   Group& group = t_group;
   for (const Pass& pass : group.passes) end(pass, result);
-  if (result == nccl::kSuccess || result == nccl::kInProgress)
-    for (const Making& making : group.makings)
-      comm_made(making.where != nullptr ? *making.where : making.comm, making.identity, result == nccl::kSuccess);
+  if (result == nccl::kSuccess || result == nccl::kInProgress) {
+    for (const Making& making : group.makings) {
+      const nccl::Comm* comm = making.where != nullptr ? *making.where : making.comm;
+      if (comm == nullptr && making.parent != nullptr && returns_early(making.parent))
+        unfinished_add(making.parent, making.where, making.identity);
+      else
+        comm_made(comm, making.identity, result == nccl::kSuccess);
+    }
+  }
   for (void* context : group.ended) comm_ended(context);
   group.clear();
 }

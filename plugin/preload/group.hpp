@@ -30,6 +30,7 @@ struct Making {
   const nccl::Comm* comm = nullptr;
   nccl::Comm** where = nullptr;  // not null: NCCL writes the communicator there at the end
   Identity identity;
+  const nccl::Comm* parent = nullptr;  // that it is made of, if any
 };
 
 // The open group's parts; all noexcept: what there is no memory for is not measured.

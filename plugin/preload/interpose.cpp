@@ -6,6 +6,7 @@
 #include "preload/group.hpp"
 #include "preload/nccl_abi.hpp"
 #include "preload/real_nccl.hpp"
+#include "preload/unfinished.hpp"
 
 #define GRADPROBE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -36,6 +37,7 @@ struct RealNccl {
   Real<nccl::CommShrink> shrink{"ncclCommShrink"};
   Real<nccl::CommEnd> finalize{"ncclCommFinalize"}, destroy{"ncclCommDestroy"}, abort{"ncclCommAbort"};
   Real<nccl::CommRevoke> revoke{"ncclCommRevoke"};
+  Real<nccl::CommGetAsyncError> async_error{"ncclCommGetAsyncError"};
 };
 constinit RealNccl g_real;
 
@@ -88,19 +90,22 @@ bool stores_at_group_end() {
          version < 21400;
 }
 
-// A call returned that makes a communicator.
-void made(Comm** comm, const Identity& identity, int result) {
+// A call returned that makes a communicator, of a parent or of none. NCCL stores what it makes of a parent when it is
+// complete, and a null pointer until then.
+void made(Comm** comm, const Identity& identity, int result, const Comm* parent = nullptr) {
   if (!succeeded(result)) {
     if (group_depth() > 0) group_failed();
     return;
   }
   if (comm == nullptr) return;
-  if (group_depth() == 0)
-    comm_made(*comm, identity, result == nccl::kSuccess);
-  else if (stores_at_group_end())
-    group_add(Making{nullptr, comm, identity});
+  const bool later = parent != nullptr && *comm == nullptr;
+  if (group_depth() > 0)
+    group_add(later || stores_at_group_end() ? Making{nullptr, comm, identity, parent}
+                                             : Making{*comm, nullptr, identity, nullptr});
+  else if (later && returns_early(parent))
+    unfinished_add(parent, comm, identity);
   else
-    group_add(Making{*comm, nullptr, identity});
+    comm_made(*comm, identity, result == nccl::kSuccess);
 }
 
 Identity with_rank(Identity identity, int rank, int nranks) {
@@ -113,6 +118,7 @@ Identity with_rank(Identity identity, int rank, int nranks) {
 int end_of(Comm* comm, Real<nccl::CommEnd>& real, bool aborts) {
   if (inside_nccl()) return real(comm);
   if (aborts) comm_aborting(comm);
+  unfinished_complete(comm, false);
   void* context = comm_ending(comm);
   const int result = pass_on(real, comm);
   // Behind NCCL's own waiting for its kernels.
@@ -224,7 +230,7 @@ GRADPROBE_EXPORT int ncclCommSplit(Comm* parent, int color, int key, Comm** comm
   note_use();
   const Identity identity = identity_of_split(parent, color, config);
   const int result = pass_on(g_real.split, parent, color, key, comm, config);
-  made(comm, identity, result);
+  made(comm, identity, result, parent);
   return result;
 }
 
@@ -236,7 +242,14 @@ GRADPROBE_EXPORT int ncclCommShrink(Comm* parent, int* excluded, int excluded_co
   if ((flags & nccl::kShrinkAbort) != 0) comm_aborting(parent);
   const Identity identity = identity_of_shrink(parent, excluded, excluded_count, config);
   const int result = pass_on(g_real.shrink, parent, excluded, excluded_count, comm, config, flags);
-  made(comm, identity, result);
+  made(comm, identity, result, parent);
+  return result;
+}
+
+GRADPROBE_EXPORT int ncclCommGetAsyncError(Comm* comm, int* state) {
+  const int result = g_real.async_error(comm, state);
+  if (!inside_nccl() && result == nccl::kSuccess && state != nullptr && *state != nccl::kInProgress)
+    unfinished_complete(comm, *state == nccl::kSuccess);
   return result;
 }
 

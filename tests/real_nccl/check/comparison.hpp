@@ -42,7 +42,6 @@ class Comparison {
   void compare_call(const LedgerCall& call, const Ring& ring);
   void compare_record(const LedgerCall& call, const Record& record, bool result);
   void compare_values(const LedgerCall& call, const Record& record, bool result);
-  void note_unseen(const std::vector<LedgerCall>& calls);
   ModeCounts& counts_of(const std::string& mode);
   void compare_across_ranks(const std::vector<Ledger>& ledgers);
   bool input_due(const LedgerCall& call, const Ring& ring) const;
