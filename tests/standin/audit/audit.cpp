@@ -4,7 +4,7 @@
 // A statically linked runtime's functions are local, but the library's symbol table still names them. Each gets a jump,
 // written over its first five bytes before the library is relocated, to the function of the same name in the stand-in
 // runtime that LD_PRELOAD brings. What the stand-in lacks names itself once on stderr and answers
-// cudaErrorNotSupported. STANDIN_AUDIT_VERBOSE=1 says what was diverted.
+// cudaErrorNotSupported. STANDIN_AUDIT_VERBOSE=1 says what was diverted, and what couldn't be.
 #include <link.h>
 
 #include <cstdarg>
@@ -155,8 +155,8 @@ void divert(const link_map* m) {
   });
   if (file.imports("__cudaRegisterFatBinary")) return;  // linked dynamically: LD_PRELOAD is enough
   if (!named || !e.registers) {
-    // Only NCCL is worth a line: a framework brings libraries of this kind that the tests never call.
-    if (file.exports("ncclGetUniqueId"))
+    // A framework brings several libraries of this kind that the tests never call, so only NCCL's is always named.
+    if (verbose() || file.exports("ncclGetUniqueId"))
       say("standin audit: %s carries device code and has no symbol table: its CUDA runtime can't be diverted; use a "
           "library that isn't stripped",
           m->l_name);
