@@ -102,7 +102,7 @@ echo 'echo "fetch_wheels: NCCL 9.9.9-cu13: of another hash" >&2; exit 1' >"$stat
 run_it test
 expect_rc 1 "a wrong hash is a failure"
 expect_in err "run: NCCL 9.9.9-cu13: of another hash"
-expect_in err "NCCL's wheels: something is wrong; the whole log: $repo/build/log/wheels.log"
+expect_in err "fetching NCCL's wheels failed; the whole log: $repo/build/log/wheels.log"
 
 # What did not run is told, with the reason that the test gave: a line of its own, or gtest's.
 wheels_machine
