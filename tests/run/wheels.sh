@@ -1,5 +1,5 @@
-# The wheels of the real NCCL in ./run: when they are fetched, what is said and returned without them, and what is told
-# of the tests that did not run.
+# The wheels of the real NCCL in ./run: when they are fetched, what it prints and returns without them, and how it names
+# the tests that did not run.
 source "$(dirname "$0")/common.sh"
 
 # A machine whose fetch_wheels.py is $state/fetch (a bash script, given what it is called with) and whose ctest has
