@@ -117,7 +117,7 @@ InitCall identified_call(int version, std::uint64_t comm_id, const char* comm_na
 
 namespace {
 
-// What NCCL will report: with a chained plugin what either of the two asks for.
+// What NCCL will report: with a chained plugin, all that either of the two asks for.
 void tell_mask(const InitCall& call, int mask) {
   std::string names;
   for (std::size_t bit = 0; bit < std::size(nccl::kEventNames); bit++)
@@ -159,7 +159,7 @@ nccl::Result open(const InitCall& call, void** context, int* mask, const chain::
   try {
     tell_mask(call, *mask);
   } catch (const std::exception&) {
-    // No memory for a line that is only for information.
+    // No memory for the line, which is only informative.
   }
   return nccl::kSuccess;
 }

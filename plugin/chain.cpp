@@ -29,7 +29,7 @@ static_assert(abi::EventStateArgs_v5::kSize == abi::EventStateArgs_v7::kSize);
 static_assert(abi::EventStateArgs_v6::kSize == abi::EventStateArgs_v7::kSize);
 
 constexpr int kNewest = 7;
-constexpr int kOldestOfLayout = 5;  // that serves the newest
+constexpr int kOldestOfLayout = 5;  // the oldest struct that serves the newest
 constexpr int kCopyEngine = nccl::kCeColl | nccl::kCeSync | nccl::kCeBatch;
 constexpr int kPhases = nccl::kKernelPhase;
 constexpr int kPhasesParents = nccl::kKernelCh;

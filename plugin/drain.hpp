@@ -36,7 +36,7 @@ class Drain {
   RingWriter& ring() { return *ring_; }
   // "123 measured, 4 missed (timeout 3, no_events 1)" for the log; behind it the calls with a user tag, if any.
   std::string summary() const;
-  // What can be behind a reason that it names; empty where the name says it.
+  // What the reasons in the summary can mean; empty where their names say it.
   std::string causes() const;
 
  private:

@@ -1,5 +1,5 @@
 // ncclProfiler_v7: NCCL 2.31 and later. Calls carry the user's tag, and a collective says whether a symmetric kernel
-// does it. Its kernel phases and copy-engine events are for chained plugins only.
+// does it. Its kernel phases are for chained plugins only.
 #include "adapter.hpp"
 
 #include <cstddef>
@@ -14,7 +14,7 @@ using namespace gradprobe;
 struct Descriptor {
   std::uint64_t type;
   void* parent;
-  int rank;  // 0 in API events, whatever the rank is: init's is used
+  int rank;  // in API events 0 up to 2.31, whatever the rank is: init's is used
   union {
     struct {
       bool graph_captured;

@@ -107,7 +107,7 @@ void check_complete(const std::vector<RankInStep>& ranks, StepComparison& result
   }
 }
 
-// Losses of one element in the step, as far as a bucket of gradients precedes each of them.
+// The step's one-element losses. Only one that follows a bucket of gradients counts.
 std::size_t reduced_losses(const RankRing& ring, std::uint64_t step) {
   const auto ops = ring.by_step.find(step);
   if (ops == ring.by_step.end()) return 0;
@@ -126,8 +126,8 @@ std::size_t reduced_losses(const RankRing& ring, std::uint64_t step) {
   return losses;
 }
 
-// What comes before the first pattern that repeats is step 0, be it one iteration or several: DDP's static_graph has
-// two before it makes its buckets anew. The losses tell.
+// All that comes before the first repeating pattern is step 0, be it one iteration or several: DDP's static_graph has
+// two before it rebuilds its buckets. The number of losses tells.
 void note_iterations_of_first_step(const std::vector<RankInStep>& ranks, StepComparison& result) {
   if (result.step != 0 || ranks.empty()) return;
   const RankRing& ring = *ranks.front().ring;
@@ -135,8 +135,8 @@ void note_iterations_of_first_step(const std::vector<RankInStep>& ranks, StepCom
   const std::size_t first = reduced_losses(ring, 0), usual = reduced_losses(ring, 1);
   if (usual == 0 || first <= usual) return;
   result.notes.push_back(fmt::format(
-      "seems to be {} iterations, taken for one step: their collectives differ from those of all later steps, "
-      "as in PyTorch's DDP with static_graph=True; marks (gradprobe.h) tell them apart",
+      "seems to be {} iterations, taken for one step: its collectives differ from those of all later steps, "
+      "as in PyTorch's DDP with static_graph=True; marks (gradprobe.h) tell the iterations apart",
       first / usual));
 }
 

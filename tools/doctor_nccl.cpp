@@ -338,8 +338,8 @@ class NcclCheck {
                                          found_.nccl.version.known() ? "" : " at most"));
     if (found_.nccl.version.known() && used >= 5)
       diagnosis_.note("setting",
-                      fmt::format("NCCL {} launches these without telling a plugin, they stay unmeasured "
-                                  "(no_events): {}. Of communicators with one rank it tells nothing",
+                      fmt::format("NCCL {} announces these calls and reports no launch, so they stay unmeasured "
+                                  "(no_events): {}. It reports no calls of communicators of one rank",
                                   found_.nccl.version.text, no_events_causes(static_cast<std::uint32_t>(used))));
     if (!installed_.plugin.empty() && real_path(choice.path) != real_path(installed_.plugin))
       diagnosis_.note("setting",

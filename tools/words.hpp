@@ -10,7 +10,7 @@ namespace gradprobe::tool {
 
 // Why an input was not measured, as a sentence part: "NCCL named the buffers too late (...)".
 const char* missed_in_words(Missed reason);
-// The same with what can be behind it in a ring of this header's `profiler_abi`.
+// The same, with what the reason can mean in a ring of this `profiler_abi`.
 std::string missed_in_words(Missed reason, std::uint32_t profiler_abi);
 
 // "measured", or the reason's short name.

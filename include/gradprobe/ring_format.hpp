@@ -123,7 +123,7 @@ enum RecordFlags : std::uint32_t {
   kFlagSketchPresent = 1u << 4,  // the sketch area of this record holds a sketch
   kFlagZerosCounted = 1u << 5,
   kFlagExtraOp = 1u << 6,    // not part of the step's usual sequence
-  kFlagSymmetric = 1u << 7,  // collective, scalar, result: a symmetric kernel of NCCL's did it (kFeatureSymmetric)
+  kFlagSymmetric = 1u << 7,  // collective, scalar, result: one of NCCL's symmetric kernels did it (kFeatureSymmetric)
 };
 
 struct FileHeader {

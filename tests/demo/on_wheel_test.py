@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demo on the newest wheel of NCCL instead of the stand-in: the faulty rank is named, the settings are told apart.
+"""The demo on the newest wheel of NCCL: the faulty rank is named, and the settings are told apart.
 
 usage: on_wheel_test.py BUILD_FOLDER
 """
@@ -38,13 +38,13 @@ def main() -> int:
         "the demo ends well": done.returncode == 0,
         f"it ran on NCCL {version}": f"NCCL version {version}+cuda" in done.stdout,
         "rank 1 is named for the NaN that it wrote in step 3": "rank 1 had the first NaN: step 3," in done.stdout,
-        f"alike ranks have a cosine of 1, not {same:.3f}": abs(same - 1) < 1e-12,
-        f"ranks that differ have less than half of it, not {own:.3f}": own < 0.5,
+        f"equal ranks have a cosine of 1 (found {same:.3f})": abs(same - 1) < 1e-12,
+        f"ranks that differ have a cosine below 0.5 (found {own:.3f})": own < 0.5,
     }
     wrong = [what for what, holds in expected.items() if not holds]
     if wrong:
         print(done.stdout)
-        print("not so: " + "; ".join(wrong))
+        print("these don't hold: " + "; ".join(wrong))
     return 1 if wrong else 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The demo: trains three times with gradprobe attached, compares the ranks, then plants a NaN and lets gradprobe find it.
 #   tests/demo/run_demo.sh --build DIR --out DIR [--gpu | --nccl DIR] [--steps N] [--ranks N] [--seed N]
-# --nccl: the folder of an unmodified libnccl.so.2, which then takes the stand-in NCCL's place.
+# --nccl: the folder of an unmodified libnccl.so.2, which is then used instead of the stand-in NCCL.
 # Rings are kept in OUT/s1-1, OUT/s1-2, OUT/s1-3 and OUT/nan.
 set -euo pipefail
 
@@ -37,7 +37,7 @@ done
 
 if [[ -n $nccl ]]; then
   [[ $gpu == no ]] || fail 2 "--nccl is for machines without a GPU; --gpu uses the NCCL of the machine"
-  [[ -e $nccl/libnccl.so.2 ]] || fail 2 "--nccl $nccl: holds no libnccl.so.2; tests/real_nccl/fetch_wheels.py brings one"
+  [[ -e $nccl/libnccl.so.2 ]] || fail 2 "--nccl $nccl: holds no libnccl.so.2; tests/real_nccl/fetch_wheels.py gets one"
   nccl=$(realpath -- "$nccl")
 fi
 build=$(realpath -e -- "$build" 2>/dev/null) || fail 2 "--build: no such folder; build first (./run build)"

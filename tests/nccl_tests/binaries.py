@@ -54,7 +54,7 @@ def toolkit_folders(nvcc: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
         runtime = sorted((home / folder).glob("libcudart.so.[0-9]*"))
         if runtime:
             return home, runtime[0]
-    raise Failure(f"{home}: holds no libcudart.so: give --tests a folder of built programs")
+    raise Failure(f"{home}: holds no libcudart.so; give --tests a folder of built programs")
 
 
 def nccl_folders(nccl: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
@@ -66,7 +66,7 @@ def nccl_folders(nccl: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def build_checkout(checkout: pathlib.Path, build: pathlib.Path, nccl: pathlib.Path, stand_ins: bool) -> pathlib.Path:
-    """Builds all programs, with MPI where there is one; their folder in BUILD is made anew when anything differs."""
+    """Builds all programs, with MPI where there is one, in a folder of BUILD. It is made anew when anything differs."""
     library, headers = nccl_folders(nccl)
     if not (headers / "nccl.h").is_file():
         raise Failure(f"--nccl {nccl}: holds no include/nccl.h")
@@ -84,7 +84,7 @@ def build_checkout(checkout: pathlib.Path, build: pathlib.Path, nccl: pathlib.Pa
     libraries = folder / "lib"
     libraries.mkdir(parents=True)
     (folder / "include").symlink_to(headers.resolve())
-    # One folder for both, and before all others: a toolkit may have an NCCL of its own.
+    # One folder for both, searched before all others: a toolkit may have an NCCL of its own.
     for target, names in ((library, ("libnccl.so", "libnccl.so.2")), (runtime, ("libcudart.so", runtime.name))):
         for name in names:
             (libraries / name).symlink_to(target)

@@ -1,6 +1,6 @@
-// Counts a program's calls of NCCL, without gradprobe's code: LD_PRELOAD it in front of a dynamically linked
-// libnccl.so.2. When the process ends, CALL_COUNTER_FILE.PID gets a line "function rank calls tiny" for each function
-// and rank that called; tiny are those of up to 8 elements.
+// Counts a program's calls of NCCL, without any of gradprobe's code. It goes into LD_PRELOAD of a program that links
+// libnccl.so.2 dynamically. When the process ends, CALL_COUNTER_FILE.PID gets a line "function rank calls tiny" for
+// each function and rank that called; tiny are the calls of up to 8 elements.
 #include <dlfcn.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-"""Holds a run with gradprobe against one without, and its records against the calls that were counted."""
+"""Compares a run with gradprobe with one without, and its records with the calls that were counted."""
 import collections
 import dataclasses
 import json
@@ -69,7 +69,7 @@ def compare_runs(without: Result, measured: Result) -> Outcome:
     if without.code != measured.code:
         outcome.problems.append(f"exit code {without.code} without, {measured.code} with gradprobe")
     if without.calls != measured.calls:
-        outcome.problems.append("other calls of NCCL with gradprobe than without")
+        outcome.problems.append("the calls of NCCL with gradprobe differ from those without")
     shared = [size for size in without.times if size in measured.times and without.times[size] > 0]
     if shared:
         outcome.ratio = sum(measured.times[size] / without.times[size] for size in shared) / len(shared)

@@ -1,6 +1,6 @@
 // Imitates a *_perf program for the test of run_nccl_tests.py: two devices in one process, a few all-reduces, the rows
-// that nccl-tests prints. FAKE_PERF, where a profiler plugin is loaded: wrong counts an error, exit ends with 3, hidden
-// calls NCCL once more past the counter; checkless prints no rows whether or not there is a plugin.
+// that nccl-tests prints. With a profiler plugin, FAKE_PERF=wrong reports an error, FAKE_PERF=exit ends
+// with 3, FAKE_PERF=hidden makes one more call of NCCL past the counter. FAKE_PERF=checkless never prints rows.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>

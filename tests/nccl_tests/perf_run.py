@@ -34,8 +34,8 @@ class Mode:
 
 
 def parse(output: str) -> tuple[dict, int | None]:
-    """Times and #wrong. A row is: size count type, what not all programs print, then time, two bandwidths and #wrong,
-    out of place and then in place."""
+    """Times and #wrong. A row is: size, count, type, columns that only some programs print, then time, two bandwidths
+    and #wrong, first out of place and then in place."""
     times, wrong, checked = {}, 0, False
     for line in output.splitlines():
         words = line.split()
@@ -72,7 +72,7 @@ def run(program: pathlib.Path, mode: Mode, arguments: list, wrapper: list, count
     }
     preloaded = filter(None, [str(counter), environment.get("LD_PRELOAD")])
     environment |= {"LD_PRELOAD": ":".join(preloaded), "CALL_COUNTER_FILE": str(folder / "calls")}
-    # mpirun asks root twice whether it means it.
+    # mpirun runs as root only with both of these.
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     log = folder / "output.log"
     command = list(map(str, [*mode.command(program, wrapper), *arguments]))

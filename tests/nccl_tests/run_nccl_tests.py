@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs NVIDIA's nccl-tests with and without gradprobe and compares: exit codes, #wrong, records against calls, results
-of all ranks against each other. On a machine with two GPUs it uses them and prints the ratio of the times, elsewhere
-the stand-ins, whose times mean nothing.
+of all ranks against each other. On a machine with two GPUs it uses them and prints the ratio of the times. Elsewhere it
+uses the stand-ins, whose times mean nothing.
 
-Programs with MPI are run as two processes too; without MPI a program has one process, with two GPUs or two threads.
+A program runs in one process, with two GPUs and with two threads. One built with MPI also runs as two processes.
 Exit code: 0 all right, 1 something differs, 2 wrong usage or something needed is missing.
 """
 import argparse
@@ -85,7 +85,7 @@ class Tests:
             if "libnccl.so.2" not in libraries:
                 raise Failure(f"{program}: doesn't load libnccl.so.2, so its calls can't be counted: link it dynamically")
             if self.stand_ins and not any(name.startswith("libcudart.so") for name in libraries):
-                raise Failure(f"{program}: has the CUDA runtime inside, and the stand-ins need it as a shared library")
+                raise Failure(f"{program}: has the CUDA runtime linked in; the stand-ins need it as a shared library")
 
     def all(self) -> int:
         programs = find_programs(self.options.tests, self.build, self.options.nccl, self.stand_ins)

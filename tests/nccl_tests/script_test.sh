@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_nccl_tests.py on an imitated program and the stand-in NCCL: what it refuses, that it passes what is right, and
-# that it sees each thing that may differ.
+# run_nccl_tests.py on an imitated program and the stand-in NCCL: what it refuses, that it passes a good run, and
+# that it sees each difference.
 #   script_test.sh BUILD
 set -euo pipefail
 script=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run_nccl_tests.py

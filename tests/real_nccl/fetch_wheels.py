@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Brings the NCCL libraries of wheels.txt onto this machine: FOLDER/VERSION-CUDA/libnccl.so.2 and include/.
+"""Downloads the NCCL libraries of wheels.txt: FOLDER/VERSION-CUDA/libnccl.so.2 and include/.
 
 pip downloads each wheel and checks its hash. Only the library and its headers are kept. A folder appears as a whole or
 not at all, so an interrupted run leaves nothing half made; of two at once, one waits for the other.
 
-Exit code: 0 all there; 1 something is wrong (a hash, a full disk); 2 wrong usage; 3 something couldn't be downloaded
-and nothing else is wrong. One line each says what.
+Exit code: 0 all are there; 1 something is wrong (a hash, a full disk); 2 wrong usage; 3 a download failed and nothing
+else is wrong. One line on stderr for each problem says what it is.
 """
 import argparse
 import contextlib
@@ -91,7 +91,7 @@ def is_there(wheel, folder):
 
 @contextlib.contextmanager
 def only_run(folder):
-    """Keeps other runs out of the folder. What such a run left half made when it was killed is removed."""
+    """Keeps other runs out of the folder, and removes what a killed run left half made."""
     with (folder / ".lock").open("w") as lock:
         deadline = time.monotonic() + DOWNLOAD_SECONDS
         while True:
@@ -100,7 +100,7 @@ def only_run(folder):
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Failure(f"another run holds {folder}/.lock for more than {DOWNLOAD_SECONDS} s") from None
+                    raise Failure(f"another run has held {folder}/.lock for more than {DOWNLOAD_SECONDS} s") from None
                 time.sleep(0.2)
         for left in folder.glob(TEMPORARY + "*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -135,7 +135,7 @@ def unpack(wheel, file, into):
                 kept = "libnccl.so.2" if inside == LIBRARY else "include/" + inside.removeprefix(HEADERS)
                 target = (into / kept).resolve()
                 if not target.is_relative_to(into.resolve()):
-                    raise Failure(f"NCCL {wheel.name}: {file.name} holds {inside}, which leads out of its folder")
+                    raise Failure(f"NCCL {wheel.name}: {file.name} holds {inside}, which lies outside its folder")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(inside) as source, target.open("wb") as out:
                     shutil.copyfileobj(source, out, 1 << 20)
@@ -148,7 +148,7 @@ def unpack(wheel, file, into):
 
 def fetch(wheel, folder):
     with only_run(folder):
-        if is_there(wheel, folder):  # a run beside this one brought it
+        if is_there(wheel, folder):  # another run has downloaded it meanwhile
             return
         with tempfile.TemporaryDirectory(dir=folder, prefix=TEMPORARY) as scratch:
             scratch = pathlib.Path(scratch)
@@ -162,7 +162,7 @@ def fetch(wheel, folder):
 
 
 def fetch_all(wheels, folder):
-    """The exit code. Without a network every try takes its time: after two in vain the rest isn't tried."""
+    """The exit code. Without a network every try takes long: after two failures in a row the rest isn't tried."""
     result = in_vain = 0
     for number, wheel in enumerate(wheels, 1):
         print(f"[{number}/{len(wheels)}] NCCL {wheel.name}", flush=True)
@@ -180,7 +180,7 @@ def fetch_all(wheels, folder):
             in_vain += 1
             if in_vain == 2 and number < len(wheels):
                 rest = " ".join(w.name for w in wheels[number:])
-                print(f"fetch_wheels: not tried after two in vain: {rest}", file=sys.stderr, flush=True)
+                print(f"fetch_wheels: not tried after two failed downloads: {rest}", file=sys.stderr, flush=True)
                 break
     return result
 
@@ -188,13 +188,13 @@ def fetch_all(wheels, folder):
 def main():
     parser = argparse.ArgumentParser(description="Downloads the NCCL libraries that the tests run on.")
     parser.add_argument("--into", type=pathlib.Path, metavar="DIR",
-                        help="where to (default: GRADPROBE_CACHE, else build/wheels)")
+                        help="folder for the libraries (default: GRADPROBE_CACHE, else build/wheels)")
     parser.add_argument("--list", action="store_true",
-                        help="only print of each wheel its name, its role and whether it is there")
+                        help="only print the name and role of each wheel and whether it is there")
     parser.add_argument("names", nargs="*", metavar="NAME",
-                        help="2.30.7-cu12, or 2.30.7 for the newest CUDA (default: all)")
+                        help="2.30.7-cu12, or 2.30.7 for its newest CUDA (default: all)")
     arguments = parser.parse_args()
-    # So that what is half made is removed.
+    # Raises SystemExit, so that what is half made is removed.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     folder = arguments.into or pathlib.Path(os.environ.get("GRADPROBE_CACHE") or HERE.parents[1] / "build" / "wheels")
     try:

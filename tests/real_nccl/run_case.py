@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-LIMIT_S = 200  # of one start; the driver itself gives up when nothing has moved for 60 s
+LIMIT_S = 200  # for one start; the driver itself gives up after 60 s without progress
 SKIPPED = 77
 
 
@@ -112,7 +112,7 @@ class Case:
         return e | bundle.environment | self.extra
 
     def run(self, bundle):
-        """True when all is as it must be."""
+        """True when nothing is wrong."""
         modes = self.modes(bundle)
         if not modes:
             return True
@@ -143,7 +143,7 @@ class Case:
                 out.write(f"not done after {LIMIT_S} s\n")
                 code = None
             finally:
-                # Also those that outlive a killed driver.
+                # Ranks may outlive a killed driver.
                 try:
                     os.killpg(process.pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -165,14 +165,14 @@ class Case:
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=HERE.parent.parent / "build/dev", help="build folder")
-    parser.add_argument("--wheel", required=True, help="folder of the wheel, as 2.32.3-cu13")
+    parser.add_argument("--wheel", required=True, help="name of the wheel's folder, such as 2.32.3-cu13")
     parser.add_argument("--way", choices=["plugin", "preload"], default="plugin")
     parser.add_argument("--bundle", action="append", default=[], help="of cases.txt; may be repeated")
-    parser.add_argument("--choose", type=int, help="so many bundles, chosen by the seed (GRADPROBE_TEST_ALL=1: all)")
-    parser.add_argument("--modes", nargs="+", help="only these, also such as the bundle doesn't have")
+    parser.add_argument("--choose", type=int, help="number of bundles, chosen by the seed (GRADPROBE_TEST_ALL=1: all)")
+    parser.add_argument("--modes", nargs="+", help="only these, even if the bundle doesn't list them")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("GRADPROBE_TEST_SEED") or random.randrange(10**9)))
-    parser.add_argument("--set", action="append", default=[], metavar="VARIABLE=VALUE", help="in the ranks' environment")
-    parser.add_argument("--plugin", help="another plugin than the build's")
+    parser.add_argument("--set", action="append", default=[], metavar="VARIABLE=VALUE", help="for the ranks' environment")
+    parser.add_argument("--plugin", help="a plugin other than the build's")
     parser.add_argument("--bare", action="store_true", help="without gradprobe: only NCCL's results are checked")
     parser.add_argument("--discard", action="store_true", help="keep no files of a run that failed")
     parser.add_argument("--table", help="file for the table of modes, besides printing it")

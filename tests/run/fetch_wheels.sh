@@ -114,7 +114,7 @@ echo nothing >"$state/pip"
 printf '9.7.%d cu13 chosen '"$hash"'\n' 0 1 2 >>"$repo/tests/real_nccl/wheels.txt"
 fetch
 refused 3 "NCCL 9.9.9-cu13: pip couldn't download it (no network?): ERROR: No matching distribution found" 3
-expect_in err "not tried after two in vain: 9.7.0-cu13 9.7.1-cu13 9.7.2-cu13"
+expect_in err "not tried after two failed downloads: 9.7.0-cu13 9.7.1-cu13 9.7.2-cu13"
 expect_count calls "cu13==9.7" 0
 expect_only ""
 

@@ -1,5 +1,5 @@
-# The wheels of the real NCCL in ./run: when they are fetched, what is said and returned without them, and what is told
-# of the tests that did not run.
+# The wheels of the real NCCL in ./run: when they are fetched, what it prints and returns without them, and how it names
+# the tests that did not run.
 source "$(dirname "$0")/common.sh"
 
 # A machine whose fetch_wheels.py is $state/fetch (a bash script, given what it is called with) and whose ctest has
@@ -102,7 +102,7 @@ echo 'echo "fetch_wheels: NCCL 9.9.9-cu13: of another hash" >&2; exit 1' >"$stat
 run_it test
 expect_rc 1 "a wrong hash is a failure"
 expect_in err "run: NCCL 9.9.9-cu13: of another hash"
-expect_in err "NCCL's wheels: something is wrong; the whole log: $repo/build/log/wheels.log"
+expect_in err "fetching NCCL's wheels failed; the whole log: $repo/build/log/wheels.log"
 
 # What did not run is told, with the reason that the test gave: a line of its own, or gtest's.
 wheels_machine

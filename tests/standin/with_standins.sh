@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs a command with an unmodified NCCL on the stand-in driver and runtime, on a machine without a GPU.
+# Runs a command with an unmodified NCCL on the stand-ins for CUDA, on a machine without a GPU.
 #   with_standins.sh BUILD NCCL_DIR COMMAND...
 # BUILD     a build folder, whose standin/ holds the stand-ins
 # NCCL_DIR  the folder of the libnccl.so.2 to use, as tests/real_nccl/fetch_wheels.py makes it (VERSION-cu12, VERSION-cu13);
-#           - for a program that brings its own NCCL
+#           "-" for a program that brings its own NCCL
 # Variables that are set already are kept. STANDIN_SYMMETRIC=1 makes NCCL choose symmetric kernels for registered buffers.
 set -euo pipefail
 

@@ -140,9 +140,9 @@ TEST(Symmetric, IsUnknownBeforeProfilerStruct7) {
 TEST(NoEvents, NamesItsCausesByTheVersionOfTheProfilerStruct) {
   const std::pair<std::uint32_t, const char*> causes[] = {
       {0, "reported no launch: a call that NCCL refused (no_events)"},
-      {5, "reported no launch: symmetric kernels, copy engines, "},
-      {6, "reported no launch: symmetric kernels up to NCCL 2.30; broadcasts since 2.29, as PyTorch's DDP has two"},
-      {7, "reported no launch: broadcasts, as PyTorch's DDP has two when it rebuilds its buckets; "}};
+      {5, "reported no launch: symmetric kernels; copy engines; "},
+      {6, "reported no launch: symmetric kernels up to NCCL 2.30; broadcasts since 2.29 (PyTorch's DDP makes two"},
+      {7, "reported no launch: broadcasts (PyTorch's DDP makes two when it rebuilds its buckets); "}};
   for (const auto& [version, text] : causes) {
     TemporaryFolder folder;
     RingSpec spec;

@@ -1,4 +1,4 @@
-"""Collectives without a model: as FSDP calls them, in one group, on several streams, in CUDA graphs, up to an abort."""
+"""Collectives without a model: as FSDP calls them, in one group, on several streams, in CUDA graphs, with an abort."""
 import torch
 import torch.distributed as dist
 
@@ -11,7 +11,7 @@ def values(seed: int, count: int) -> torch.Tensor:
 
 def fsdp(evidence, device, steps: int = 10, layers: int = 3) -> None:
     """Each layer's parameters are gathered on one stream, its gradients reduced and scattered on another one, with the
-    average as FSDP takes it and with the factor in front of the sum that fully_shard takes for other divisors."""
+    average that FSDP uses and with the factor before the sum that fully_shard uses for other divisors."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     gathering, reducing = torch.cuda.Stream(), torch.cuda.Stream()
     shards = [values(7 * layer + rank, SHARD).to(device) for layer in range(layers)]

@@ -1,4 +1,4 @@
-"""What each case has to show. A check returns its numbers as text and raises AssertionError with what is wrong."""
+"""What each case has to show. A check returns its numbers as text, or raises AssertionError with what is wrong."""
 import collections
 import math
 import re
@@ -76,7 +76,7 @@ def true_cosines(run: Run, rings: Rings) -> list:
 
 
 def fewest_inside(intervals: int) -> int:
-    """How many of so many 95 % intervals must hold the truth: fewer would be chance once in a million times."""
+    """How many of the 95 % intervals must hold the truth: by chance fewer do once in a million times."""
     tail = 0.0
     for inside in range(intervals + 1):
         tail += math.comb(intervals, inside) * 0.95**inside * 0.05 ** (intervals - inside)
@@ -96,7 +96,7 @@ def cosines(run: Run, rings: Rings) -> str:
         inside += low <= truth <= high
         reach = high - low  # three half-widths from the middle: six standard deviations
         near = low - reach <= truth <= high + reach
-        need(near, f"step {step['step']}: cosine {truth:.4f}, told [{low:.4f}, {high:.4f}]")
+        need(near, f"step {step['step']}: cosine {truth:.4f}, compare says [{low:.4f}, {high:.4f}]")
     need(inside >= fewest_inside(len(truths)), f"{inside} of {len(truths)} cosines in their 95 % interval")
     return f"{inside} of {len(truths)} cosines in their 95 % interval"
 

@@ -1,4 +1,4 @@
-"""What a rank of a test knows by itself: the buffers that it gave to NCCL, the losses and the parameters' last bits."""
+"""What a rank of a test knows by itself: the buffers that it gave to NCCL, the losses, the parameters' exact bits."""
 import hashlib
 import json
 import os

@@ -1,4 +1,4 @@
-"""Starts torchrun for one case, on real GPUs or through the stand-ins, with a limit on its time."""
+"""Starts torchrun for one case, on real GPUs or on the stand-ins, with a time limit."""
 import dataclasses
 import json
 import os
@@ -79,7 +79,7 @@ def fresh_folder(path: pathlib.Path) -> pathlib.Path:
 
 
 def output_of(command: list, environment: dict, log: pathlib.Path) -> tuple[int, str]:
-    """Runs the command and all that it starts; after LIMIT_S all of it is killed, which is a failure."""
+    """Runs the command. After LIMIT_S it and all that it started is killed, which is a failure."""
     with log.open("wb") as output:
         child = subprocess.Popen(
             list(map(str, command)), env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,

@@ -30,7 +30,7 @@ class Rings:
         return {comm: sorted(records, key=lambda r: (r["replay"], r["op"])) for comm, records in by_comm.items()}
 
     def missed(self) -> collections.Counter:
-        """How many calls on all ranks have no values though they should, by reason. Most have no record either."""
+        """How many calls on all ranks lack values, by reason. Most have no record either."""
         counts = collections.Counter()
         for count, reason in re.findall(r"not measured +(\d+): .*\((\w+)\)$", self.info(), re.MULTILINE):
             if reason != "unsupported_function":  # what isn't to be measured at all

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs PyTorch's ways of calling NCCL under gradprobe, a line for each; run_torch.sh makes what it needs and starts it.
+"""Runs PyTorch's ways of calling NCCL under gradprobe and prints a line for each. run_torch.sh prepares and starts it.
 
 usage: run_cases.py --build BUILD --runs FOLDER [--stand-ins] [CASE...]
 """
@@ -15,8 +15,8 @@ import checks
 from launch import RANKS, Run, Surroundings, fresh_folder, output_of, train
 from rings import Rings
 
-# DDP joins its buckets anew after the first step and broadcasts the new order in two calls: since 2.29 NCCL tells of
-# these calls and of no launch.
+# DDP rebuilds its buckets after the first step and broadcasts the new order in two calls. Since 2.29 NCCL announces
+# these calls and reports no launch.
 REBUILD = {"no_events": 2}
 
 
@@ -75,7 +75,7 @@ def check(here: Surroundings, name: str, baselines: dict) -> str:
     run = measured_run(here, case, folder)
     rings = Rings(here.gradprobe, folder / "rings")
     written_by_preload = "preload" in rings.info()
-    checks.need(written_by_preload == (case.how == "preload"), "the rings are not of the library that was asked for")
+    checks.need(written_by_preload == (case.how == "preload"), "the rings are not by the library that was asked for")
     told = [checks.norms(run, rings)] if case.hook else []
     if case.cosines:
         told.append(checks.cosines(run, rings))
@@ -87,7 +87,7 @@ def check(here: Surroundings, name: str, baselines: dict) -> str:
 
 
 def check_doctor(here: Surroundings) -> str:
-    """The surroundings that the other cases proved right, then with a plugin that isn't there."""
+    """doctor in the environment of the other cases, then with a plugin that isn't there."""
     folder = fresh_folder(here.runs / "doctor")
     told = []
     for plugin, expected in ((here.plugin, 0), (folder / "none.so", 1)):

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# PyTorch's ways of calling NCCL under gradprobe: two ranks by torchrun on the NCCL that PyTorch brings, on GPUs where
-# the machine has two, else on the stand-ins.
+# PyTorch's ways of calling NCCL under gradprobe: two ranks started by torchrun, on the NCCL that PyTorch brings. They
+# run on GPUs where the machine has two, else on the stand-ins.
 #   tests/torch/run_torch.sh --build DIR [--stand-ins] [CASE...]
 # DIR: a build folder with tests (./run build makes build/dev). --stand-ins: use them even where there are GPUs.
-# PyTorch goes into build/torch beside the sources when it isn't there yet (6 GB). Files of each case: build/torch/runs.
-# Exit code: 0 all cases passed, 1 one failed, 2 wrong usage or something needed is missing. On two cores 5 minutes.
+# PyTorch (6 GB) is installed into build/torch/venv when it isn't there. The files of each case: build/torch/runs.
+# Exit code: 0 all cases passed, 1 one failed, 2 wrong usage or something needed is missing. 5 minutes on two cores.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

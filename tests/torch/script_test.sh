@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_torch.sh with a build folder and a PyTorch that are imitated: what it refuses, what it hands on.
+# run_torch.sh with an imitated build folder and PyTorch: what it refuses, and what it passes on.
 set -euo pipefail
 script=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/run_torch.sh
 scratch=$(mktemp -d)

@@ -1,5 +1,5 @@
-"""A network of element-wise operations and its training under DDP: all that it asks of the device can be done without
-PyTorch's device code (README.md)."""
+"""A network of element-wise operations and its training under DDP. The stand-ins can do all that it asks of the device
+(README.md)."""
 import contextlib
 
 import torch

@@ -60,7 +60,7 @@ bool Comparison::input_due(const LedgerCall& call, const Ring& ring) const {
   if (reduces(call)) return true;
   if (!is_tiny(call)) return false;
   if (call.function != "Broadcast") return true;
-  // Its input is valid on the root alone; profilers from version 6 on hear of no launch, and so keep no record.
+  // Its input is valid on the root alone. From profiler struct 6 on its launch isn't reported, so it is only counted.
   return ring.header.profiler_abi < 6 && !call.captured && call.root == static_cast<int>(ring.header.rank);
 }
 

@@ -1,5 +1,5 @@
-// Holds ring files against ledgers: every call must have the records that are due and no other ones, and each must say
-// what the ledger says.
+// Compares ring files with ledgers: every call must have the records that are due and no others, and each must say what
+// the ledger says.
 #pragma once
 
 #include <cstdint>

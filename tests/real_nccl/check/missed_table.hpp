@@ -19,7 +19,7 @@ enum class Duty { measured, missed, either };
 
 struct Expectation {
   Duty duty = Duty::measured;
-  std::string reason;  // name of gradprobe::Missed, of a record that isn't measured
+  std::string reason;  // the reason's name in ring files, or no_record or no_ring
 };
 
 class MissedTable {

@@ -6,7 +6,7 @@
 namespace gradprobe::real {
 namespace {
 
-constexpr std::size_t kRawElements = 8;  // of as many a ring file keeps the bytes
+constexpr std::size_t kRawElements = 8;  // up to so many, a ring file keeps the bytes
 
 bool reduces(Function f) {
   return f == Function::all_reduce || f == Function::reduce_scatter || f == Function::reduce;

@@ -1,5 +1,5 @@
-// One call of NCCL as a mode asks for it, and what it must leave: inputs and outputs follow from the seed alone, so
-// each rank knows those of the others.
+// One call of NCCL as a mode asks for it, and the output that it must leave. Inputs and outputs follow from the seed
+// alone, so each rank knows those of the others.
 #pragma once
 
 #include <nccl.h>
@@ -13,8 +13,8 @@
 
 namespace gradprobe::real {
 
-// exchange: a send to the next rank and a receive from the one before, in a group of their own. No collective: NCCL
-// numbers it with none, and no record may speak of it.
+// exchange: a send to the next rank and a receive from the one before, in a group of their own. It is no collective:
+// NCCL doesn't number it, and it may have no record.
 enum class Function { all_reduce, reduce_scatter, reduce, all_gather, broadcast, exchange };
 const char* name(Function function);
 

@@ -17,7 +17,7 @@ inline void check(CUresult result, const char* call) {
   throw std::runtime_error(std::string(call) + ": " + (text != nullptr ? text : "unknown CUDA error"));
 }
 
-// In progress is no error: a communicator that doesn't block is asked later.
+// ncclInProgress is no error: a non-blocking communicator is asked again later.
 inline void check(ncclResult_t result, const char* call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   throw std::runtime_error(std::string(call) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(nullptr) +

@@ -1,5 +1,5 @@
-// The ledger: what each rank's program knows of its calls by itself, as text. The driver writes it, the check holds the
-// ring files against it. One line a call and replay, "NAME=VALUE" by blanks.
+// The ledger: what each rank's program knows of its calls by itself, as text. The driver writes it, the check compares
+// the ring files with it. One line for each call and replay: "NAME=VALUE", separated by blanks.
 #pragma once
 
 #include <cstdint>

@@ -59,7 +59,7 @@ int usage(const std::string& what) {
   return 2;
 }
 
-// An empty text when all is understood.
+// Empty, or what is wrong with the arguments.
 std::string parse(int argc, char** argv, Settings* settings) {
   for (int i = 1; i < argc; i++) {
     const std::string word = argv[i];
@@ -74,16 +74,17 @@ std::string parse(int argc, char** argv, Settings* settings) {
       settings->options.blocking = false;
     } else if (word == "--as") {
       const std::string as = value();
-      if (as != "processes" && as != "threads" && as != "devices") return "--as " + as + " is none of the three";
+      if (as != "processes" && as != "threads" && as != "devices")
+        return "--as " + as + ": must be processes, threads or devices";
       settings->as = as == "processes" ? Ways::processes : as == "threads" ? Ways::threads : Ways::devices;
     } else if (const Mode* mode = find_mode(word); mode != nullptr) {
       settings->modes.push_back(mode);
     } else {
-      return word + " is no mode";
+      return "no mode " + word;
     }
   }
   if (settings->options.folder.empty()) return "--out DIR is missing";
-  if (settings->options.ranks < 2 || settings->options.ranks > Meeting::kMaxRanks) return "2 to 8 ranks";
+  if (settings->options.ranks < 2 || settings->options.ranks > Meeting::kMaxRanks) return "--ranks must be 2 to 8";
   return settings->modes.empty() ? "no mode is given" : "";
 }
 
@@ -99,7 +100,7 @@ void run_modes(const Settings& settings, Meeting* meeting, const std::vector<int
   team.close_all();
 }
 
-// Never comes back.
+// Never returns.
 [[noreturn]] void run_and_exit(const Settings& settings, Meeting* meeting, const std::vector<int>& ranks) {
   const auto guarded = [&](const std::vector<int>& mine) {
     try {
@@ -130,7 +131,7 @@ void print_doings(const Settings& settings, const Meeting& meeting) {
   for (int r = 0; r < settings.options.ranks; r++) std::fprintf(stderr, "  rank %d %s\n", r, meeting.doing(r).c_str());
 }
 
-// Waits for the ranks' processes. One that fails ends all: the others would wait for it.
+// Waits for the ranks' processes. If one fails, all are killed: the others would wait for it for ever.
 int watch(const Settings& settings, const Meeting& meeting, const std::vector<pid_t>& children) {
   using Clock = std::chrono::steady_clock;
   std::size_t left = children.size();
@@ -152,7 +153,7 @@ int watch(const Settings& settings, const Meeting& meeting, const std::vector<pi
       seen = now;
       since = Clock::now();
     } else if (Clock::now() - since > kStandstill) {
-      std::fprintf(stderr, "nothing has moved for %d s:\n", static_cast<int>(kStandstill.count()));
+      std::fprintf(stderr, "no progress for %d s:\n", static_cast<int>(kStandstill.count()));
       print_doings(settings, meeting);
       return kill_all(children, 3);
     }

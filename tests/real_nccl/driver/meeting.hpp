@@ -1,4 +1,4 @@
-// Where the ranks of one start meet, be they processes or threads: memory that they share, made before the fork.
+// Where the ranks of one start meet, as processes or as threads: memory that they share, made before the fork.
 #pragma once
 
 #include <nccl.h>
@@ -22,7 +22,7 @@ class Meeting {
   // All teams ask in the same order; the team with rank 0 makes the id.
   ncclUniqueId unique_id(std::uint64_t number, bool makes);
 
-  // What a rank is doing, for the one who finds that nothing moves any more.
+  // What a rank is doing, for the message when nothing makes progress any more.
   void report(int rank, const std::string& doing);
   std::uint64_t reports() const { return reports_.load(); }
   std::string doing(int rank) const { return doing_[rank]; }

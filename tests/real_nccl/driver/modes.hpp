@@ -1,4 +1,4 @@
-// The ways of calling NCCL under which gradprobe is tried. Each mode uses the communicator "world", and what others it
+// The ways of calling NCCL under which gradprobe is tried. Each mode uses the communicator "world", and others that it
 // makes itself.
 #pragma once
 

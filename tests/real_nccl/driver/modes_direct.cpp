@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kCalls = 8;  // of a mode that makes them one by one
 
-// One call after the other, each with what a training does between two of them: nothing.
+// One call after the other, with nothing in between.
 void one_by_one(Team& team, Function function) {
   for (int i = 0; i < kCalls; i++) team.run({team.any(function)});
   team.finish();
@@ -101,7 +101,7 @@ void two_comms_in_group(Team& team) {
   team.finish();
 }
 
-// Of integers; all are bystanders to a measurement of gradients.
+// Calls of integers; all are bystanders when gradients are measured.
 Spec integers(Team& team, Function function, std::size_t count) {
   Spec spec = team.any(function);
   spec.type = ncclInt32;

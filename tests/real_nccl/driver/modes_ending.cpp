@@ -43,7 +43,7 @@ void destroy_in_flight(Team& team) {
   team.finish();
 }
 
-// The last rank never makes its call, so that of the others can't end.
+// The last rank never makes its call, so the calls of the others can't end.
 void abort_call(Team& team) {
   team.open("doomed");
   Spec good = team.any(Function::all_reduce);
@@ -53,7 +53,7 @@ void abort_call(Team& team) {
   Spec spec = team.any(Function::all_reduce);
   spec.comm = "doomed";
   team.run_each([&](const Rank& r) { return r.rank() + 1 < r.ranks() ? Run{spec} : Run{}; });
-  // Long enough for the device to come to the collective.
+  // Long enough for the device to reach the collective.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   team.meet();
   team.abort("doomed");

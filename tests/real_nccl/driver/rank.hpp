@@ -1,8 +1,8 @@
 // One rank: its device, streams, memory and communicators, and the calls that it has made and not yet answered for.
 //
 // Around each call of NCCL the rank puts copies on the same stream: ahead of it the input comes from a source buffer,
-// behind it the output goes to a place of its own, and then input and output are overwritten. So whoever measures at
-// another moment than right before NCCL's kernel, or right behind it, finds something else.
+// behind it the output goes to a place of its own, and then input and output are overwritten. So a measurement at any
+// other moment than right before NCCL's kernel, or right behind it, finds other values.
 #pragma once
 
 #include <cstdint>
@@ -64,8 +64,8 @@ class Rank {
   Comm& add_comm(const Comm& comm) { return comms_[comm.name] = comm; }
   void note_comm(const Comm& comm) { ledger_.write(LedgerComm{comm.name, comm.rank, comm.ranks}); }
   void drop_comm(const std::string& name) { comms_.erase(name); }
-  // Until no communicator has a call in progress; throws when one failed. One that is being made of another has no
-  // handle yet: there the other one is asked.
+  // Waits until no communicator has a call in progress; throws when one failed. A communicator that is being split off
+  // has no handle yet, so its parent is asked instead.
   void settle();
 
   void set_mode(const std::string& mode) { mode_ = mode; }
@@ -74,7 +74,7 @@ class Rank {
 
   // Makes one call. During a capture the input is not put into the source yet.
   void issue(const Spec& spec, bool captured);
-  // Behind what has been issued since the last time.
+  // Behind each call since the last time: copies its output away, and overwrites its buffers.
   void collect();
   // The calls of a graph, to be kept with it; their memory stays until give_back_calls().
   std::deque<Issued> take_calls();

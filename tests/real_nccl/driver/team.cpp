@@ -192,7 +192,7 @@ void Team::finish() {
   report("waits for the device");
   each([](Rank& r) { r.finish(); });
   report("has ended");
-  meet();  // a rank that has gone on to the next mode would be a riddle in a report
+  meet();  // else a report could name the next mode for some ranks
 }
 
 // The other streams into the capture behind the first one, and back.

@@ -1,5 +1,5 @@
 // One thread of control with its ranks: one (processes, threads) or several (several devices of one thread). It does
-// what a mode says for each of them; where they are several, NCCL wants their calls in one group.
+// what a mode says for each of them; where there are several, NCCL wants their calls in one group.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct Item {
   Spec spec;
 };
 using Run = std::vector<Item>;
-// Reduce-scatters in it sum instead of averaging: in a group over sockets NCCL's PAT algorithm, from 2.30 on, leaves
-// the sum of an average, without any plugin as well (not with NCCL_PAT_ENABLE=0).
+// Reduce-scatters in it sum instead of averaging: from 2.30 on, NCCL's PAT algorithm leaves the sum instead of the
+// average for a group over sockets, also without any plugin (not with NCCL_PAT_ENABLE=0).
 Run in_group(const Run& inner);
 Run on_second(Run run);  // on the communicator "second"
 Run operator+(Run a, const Run& b);
@@ -53,7 +53,7 @@ class Team {
   bool blocking() const { return options_.blocking; }
   const std::vector<std::unique_ptr<Rank>>& ranks() { return ranks_; }
   void each(const std::function<void(Rank&)>& work);
-  // The same in a group where the ranks are several.
+  // The same, in a group where there are several ranks.
   void each_grouped(const std::function<void(Rank&)>& work);
   void meet() { meeting_->wait(); }
 
@@ -83,7 +83,7 @@ class Team {
   }
   // Calls that differ between the ranks.
   void run_each(const std::function<Run(const Rank&)>& items);
-  // Until all is done; then checks and notes it.
+  // Waits until all is done; then checks and notes it.
   void finish();
 
   // Captures runs, one after the other, in one graph.

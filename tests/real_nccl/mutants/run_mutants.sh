@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows that the comparison can fail: builds the plugin with each fault of this folder, runs it on the real NCCL and
-# wants the complaint that the fault's patch names.
-#   run_mutants.sh BUILD WHEEL [PATCH...]       WHEEL: a folder name as 2.32.3-cu13
+# expects the complaint that the fault's patch names.
+#   run_mutants.sh BUILD WHEEL [PATCH...]       WHEEL: a folder's name, such as 2.32.3-cu13
 # Only the mutated source is compiled again, with the build's own command; the rest comes from the build's archive.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,7 +19,7 @@ work=$(mktemp -d "$build/mutants.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 (($#)) || set -- "$here"/*.patch
 
-# line HEAD FILE: what stands behind "HEAD: " in a patch's head.
+# line NAME FILE: what follows "NAME: " at the beginning of a patch.
 line() { sed -n "s/^$1: //p" "$2"; }
 
 # Compiles the mutated source and links a plugin with it.
@@ -38,7 +38,7 @@ for patch in "$@"; do
   name=$(basename "$patch" .patch)
   cp "$root/plugin/communicator_launches.cpp" "$work/"
   if ! patch -s -p1 -d "$work" <"$patch" >"$work/patch.log"; then
-    echo "$name: its patch doesn't apply any more: write it again for plugin/communicator_launches.cpp"
+    echo "$name: its patch no longer applies: rewrite it for plugin/communicator_launches.cpp"
     failed=1
     continue
   fi
@@ -49,7 +49,7 @@ for patch in "$@"; do
     echo "$name: NOT FOUND: $(head -1 "$patch")"
     failed=1
   elif ! grep -m 3 -F "$(line 'fails with' "$patch")" "$work/log" >"$work/found"; then
-    echo "$name: failed otherwise than it should:"
+    echo "$name: failed, but not with the expected complaint:"
     tail -40 "$work/log"
     failed=1
   else

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tampered traces must differ from what they were made of: a run of the stand-in.
+"""A tampered trace must differ from the one that it was made of, a run of the stand-in.
 
 usage: call_order_test.py BUILD_FOLDER
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The calls that the stand-in NCCL makes, imitating a release, against those of that release itself: the same
-scenarios and the same logging plugin in both.
+"""Compares the calls of the stand-in NCCL, imitating a release, with those of that release itself. Both run the same
+scenarios with the same logging plugin.
 
 usage: compare_live.py BUILD_FOLDER VERSION [SCENARIO...]
 """

@@ -1,9 +1,9 @@
 """Differences between two runs of a scenario in few lines, and the list of those that are known.
 
-A line is without numbers of handles and ranks, so that one change reads the same wherever it comes:
+Lines have no numbers of handles and ranks, so that one change reads the same wherever it occurs:
   startEvent CollApi: rank=0 -> rank=1        fields of a call that changed
   - stopEvent Coll                            a call that is gone, + one that is new
-Calls that moved to another thread or stream have its kind before them (caller, library thread, stream).
+Before a call that moved to another thread or stream stands the kind of that (caller, library thread, stream).
 """
 import difflib
 import fnmatch

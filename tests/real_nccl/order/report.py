@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tells of each release of NCCL (wheels.txt) which profiler struct it took, which events came that gradprobe doesn't
-know, and how its calls differ from those of the release before. Differences that known_differences.txt doesn't name are
+"""Prints for each release of NCCL (wheels.txt) which profiler struct it took, which of its events gradprobe doesn't
+know, and how its calls differ from those of the release before. A difference that known_differences.txt doesn't name is
 an error.
 
 usage: report.py BUILD_FOLDER [VERSION...]

@@ -1,10 +1,10 @@
-// libcudartaudit.so, an LD_AUDIT library: lets a library that carries the CUDA runtime inside it run on the stand-in.
+// libcudartaudit.so, an LD_AUDIT library: lets a library that has the CUDA runtime linked in run on the stand-in.
 //   LD_AUDIT=.../libcudartaudit.so LD_PRELOAD=.../libcudart.so.13 PROGRAM
 //
 // A statically linked runtime's functions are local, but the library's symbol table still names them. Each gets a jump,
 // written over its first five bytes before the library is relocated, to the function of the same name in the stand-in
-// runtime that LD_PRELOAD brings. What the stand-in lacks names itself once on stderr and answers
-// cudaErrorNotSupported. STANDIN_AUDIT_VERBOSE=1 says what was diverted, and what couldn't be.
+// runtime that LD_PRELOAD brings. For what the stand-in lacks, one line on stderr names the function, and it returns
+// cudaErrorNotSupported. STANDIN_AUDIT_VERBOSE=1 prints what was diverted, and what couldn't be.
 #include <link.h>
 
 #include <cstdarg>
@@ -29,7 +29,7 @@ Function g_standin[kMostFunctions];
 size_t g_count = 0;
 bool g_collected = false;
 
-// The program isn't running yet when this speaks, so it writes by itself.
+// Prints a line by write(2), because the program isn't running yet.
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void say(const char* format, ...) {
   char line[512];
@@ -75,7 +75,7 @@ uintptr_t standin(const char* name, size_t length) {
     if (!strncmp(g_standin[i].name, name, length) && !g_standin[i].name[length]) return g_standin[i].address;
   return 0;
 }
-// Also under the name that a function has for the per-thread default stream.
+// Also under the function's name for the per-thread default stream.
 uintptr_t standin(const char* name) {
   size_t length = strlen(name);
   if (uintptr_t a = standin(name, length)) return a;
@@ -117,7 +117,7 @@ class Trampolines {
     unsigned char* at = next_;
     memcpy(at, kCode, sizeof kCode);
     memcpy(at + 16, &handler, sizeof handler);
-    at[24] = 0;  // whether it has been said
+    at[24] = 0;  // whether the line was printed
     strcpy(reinterpret_cast<char*>(at + 25), name);
     next_ += (25 + strlen(name) + 1 + 15) & ~size_t{15};
     return at;
@@ -163,7 +163,7 @@ void divert(const link_map* m) {
     return;
   }
   if (!g_collected) {
-    say("standin audit: %s has a CUDA runtime inside, but no stand-in libcudart is in LD_PRELOAD", m->l_name);
+    say("standin audit: %s has the CUDA runtime linked in, but LD_PRELOAD has no stand-in libcudart", m->l_name);
     return;
   }
   Trampolines trampolines(e.low, (e.bytes + 4095) & ~size_t{4095});

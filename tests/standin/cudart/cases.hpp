@@ -1,6 +1,5 @@
-// The runtime's test cases. They live in a library that carries the CUDA runtime inside it, as NCCL's does, and that
-// two files of relocatable device code are linked into; a test calls one of them. Each returns what is not so, or
-// nothing.
+// The runtime's test cases. They are in a library that has the CUDA runtime linked in, as NCCL has, and two files of
+// relocatable device code. Each returns what failed, or an empty string.
 #pragma once
 #include <string>
 

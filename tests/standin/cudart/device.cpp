@@ -171,7 +171,7 @@ EXPORT cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
 }
 
 namespace {
-// Peer access is between primary contexts here, between devices there.
+// The driver's peer access is between contexts, the runtime's between devices.
 template <class Call>
 cudaError_t with_peer(int device, Call call) {
   return with_context([&] {

@@ -1,5 +1,5 @@
-// How a program brings functions of its own for kernels of which a library has machine code only: it exports
-// standin_host_kernel, which the stand-in runtime asks before it looks for a kernel's PTX.
+// How a program brings functions of its own for kernels that a library has as machine code only: it exports
+// standin_host_kernel, which the stand-in runtime calls before it looks for a kernel's PTX.
 #pragma once
 #include <cstddef>
 

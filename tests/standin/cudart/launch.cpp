@@ -35,7 +35,7 @@ struct Call {
   size_t shared;
   cudaStream_t stream;
 };
-// Plain memory, so that nothing has to die before its thread: calls are pushed and popped by the same expression.
+// Plain memory without a destructor. The same expression pushes and pops.
 constexpr int kDeepest = 16;
 thread_local Call t_calls[kDeepest];
 thread_local int t_depth = 0;
@@ -94,7 +94,7 @@ CUresult variable(const void* symbol, CUdeviceptr* p, size_t* bytes) {
 CUfunction function_of(const void* symbol) {
   Symbol f;
   if (!find(tables().functions, symbol, &f)) {
-    // What cudaGetFuncBySymbol and __cudaGetKernel gave.
+    // A handle that cudaGetFuncBySymbol or __cudaGetKernel returned.
     auto handle = static_cast<CUfunction>(const_cast<void*>(symbol));
     CUmodule module = nullptr;
     return cuFuncGetModule(&module, handle) == CUDA_SUCCESS ? handle : nullptr;

@@ -74,7 +74,7 @@ std::string launch_by_configuration() {
   NEED_OK(cudaLaunchKernelEx(&c, fill, out.data(), 100));
   NEED_OK(cudaStreamSynchronize(stream));
   NEED(out.read()[63] == 163);
-  // By a handle in the place of the host function.
+  // By a handle instead of the host function.
   cudaFunction_t function = nullptr;
   NEED_OK(cudaGetFuncBySymbol(&function, reinterpret_cast<const void*>(fill)));
   int* p = out.data();
@@ -113,7 +113,7 @@ std::string wrong_launches_are_errors() {
   void* address = nullptr;
   NEED(cudaGetSymbolAddress(&address, &not_a_kernel) == cudaErrorInvalidSymbol);
   cudaGetLastError();
-  // Nothing of it lasts.
+  // The errors don't stick.
   fill<<<1, 1>>>(out.data(), 4);
   NEED_OK(cudaGetLastError());
   NEED(out.first() == 4);
@@ -121,7 +121,7 @@ std::string wrong_launches_are_errors() {
 }
 }  // namespace standin::cudart::cases
 
-// By this name the audit library knows a library that is worth a line when it can't be diverted.
+// By this name the audit library recognises NCCL, for which it prints a line when it can't be diverted.
 extern "C" int ncclGetUniqueId() {
   return 0;
 }

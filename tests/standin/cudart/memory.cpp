@@ -90,7 +90,7 @@ EXPORT cudaError_t cudaIpcCloseMemHandle(void* p) {
   return with_context([&] { return cuIpcCloseMemHandle(address(p)); });
 }
 
-// Unlike the driver, the runtime takes any address, and says that it doesn't know it.
+// Unlike the driver, the runtime accepts any address, and reports an unknown one as unregistered.
 EXPORT cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
   memset(a, 0, sizeof *a);
   if (CUresult r = need_context()) return from(r);

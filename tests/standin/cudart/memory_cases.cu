@@ -178,7 +178,7 @@ std::string what_is_missing_says_so() {
   NEED(cudaMallocManaged(&p, 64) == cudaErrorNotSupported);
   NEED(cudaGetLastError() == cudaErrorNotSupported);
   NEED(cudaDeviceReset() == cudaErrorNotSupported);
-  // The stand-in has no function of this name: the audit library answers.
+  // The stand-in has no such function: the audit library's stub returns the error.
   cudaTextureObject_t texture;
   cudaResourceDesc resource = {};
   cudaTextureDesc description = {};

@@ -1,7 +1,7 @@
-// Functions that programs bind to and that the stand-in doesn't have: each answers cudaErrorNotSupported.
+// Functions that programs link to and that the stand-in doesn't implement: each returns cudaErrorNotSupported.
 #include "runtime.hpp"
 
-// Under a name of their own here: the headers declare them with parameters that don't matter.
+// They have names of their own here, because the headers declare them with parameters.
 #define MISSING(NAME)                                    \
   EXPORT_AS(missing_##NAME)() __asm__(#NAME);            \
   cudaError_t missing_##NAME() {                         \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A function that the stand-in lacks names itself once, however often it is called.
+# A function that the stand-in lacks is named once, however often it is called.
 #   missing_test.sh WITH_STANDINS BUILD TEST_PROGRAM
 set -euo pipefail
 said=$("$1" "$2" - "$3" --gtest_filter='Missing.*' --gtest_repeat=3 2>&1 | grep -c 'cudaCreateTextureObject is not in the stand-in runtime' || true)

@@ -27,7 +27,7 @@ inline cudaError_t from(CUresult r) {
 CUresult need_driver();   // initialises the driver
 CUresult need_context();  // and makes device 0's primary context current when the thread has none
 
-// Runs a call of the driver that needs no context, or one that does.
+// Run a call of the driver: without a context, or with one.
 template <class Call>
 cudaError_t with_driver(Call call) {
   CUresult r = need_driver();

@@ -78,7 +78,7 @@ cudaError_t update_capture(cudaStream_t s, cudaGraphNode_t* nodes, const cudaGra
 }
 }  // namespace
 
-// CUDA 13 gave the names without a version to what were the newest versions.
+// In CUDA 13 the names without a version are those of the newest versions.
 #if STANDIN_CUDART == 12
 EXPORT_AS(capture_info_1)
 (cudaStream_t s, cudaStreamCaptureStatus* status, unsigned long long* id) __asm__("cudaStreamGetCaptureInfo");

@@ -87,7 +87,7 @@ std::string captured_work_runs_at_each_graph_launch() {
   return "";
 }
 
-// What NCCL does in captures: a node of its own becomes what the stream's next work waits for.
+// As NCCL does in captures: it adds a node, for which the stream's next work then waits.
 std::string capture_takes_dependencies_from_outside() {
   Array out(1);
   Stream stream;
@@ -151,7 +151,7 @@ std::string graph_of_nodes_made_by_hand() {
   cudaGraphNodeType type;
   NEED_OK(cudaGraphNodeGetType(record, &type));
   NEED(type == cudaGraphNodeTypeEventRecord);
-  // A circle can't be instantiated.
+  // A cycle can't be instantiated.
   NEED_OK(cudaGraphAddDependencies(graph, &record, &first, nullptr, 1));
   cudaGraphExec_t none = nullptr;
   NEED(cudaGraphInstantiate(&none, graph, 0) != cudaSuccess);

@@ -16,7 +16,7 @@
 // STANDIN_NCCL_MAX_COLLS_PER_LAUNCH        a group's collectives are split into launches of at most so many; 0 (as
 //                                 0        unset): no limit
 // STANDIN_NCCL_SYMMETRIC          0        N > 0: all-reduces, all-gathers and reduce-scatters whose input has at least
-//                                          N bytes run as symmetric-memory kernels: launched first, and before 2.31
+//                                          N bytes run as symmetric kernels: launched first, and before 2.31
 //                                          with no events but those of the API call
 // STANDIN_NCCL_COPY_ENGINE        0        N > 0: all-gathers whose input has at least N bytes run on copy engines: a
 //                                          CeColl event (2.29 and later) instead of KernelLaunch, Group and Coll

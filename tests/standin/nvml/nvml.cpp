@@ -1,5 +1,5 @@
-// libnvidia-ml.so.1: what NCCL asks it, answered for the stand-in driver's devices. Declarations are this file's own,
-// from the documented interface.
+// libnvidia-ml.so.1: the functions that NCCL calls, for the stand-in driver's devices. The declarations are this
+// file's own, from the documented interface.
 #include <cuda.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// How much static shared memory a kernel has, from its text: programs ask this of kernels that they never launch, so
-// nothing is decoded for it.
+// How much static shared memory a kernel has, read from its text without decoding it: programs ask this of kernels that
+// they never launch.
 #include <algorithm>
 #include <map>
 

@@ -143,7 +143,7 @@ static u64 init_value(Program& P, Var* v, const char*& p, const char* e) {
   } else if (Var* o = P.find_var(v->mod, name))
     r = o->space == SP_SHARED ? P.place_shared(o) : (u64)P.materialize(o);
   else {
-    // A table of functions doesn't make their modules be fetched: a placeholder is looked up when it is called.
+    // A table of functions doesn't fetch their modules: a placeholder is resolved when it is called.
     Func* f = P.known_func(v->mod, name);
     r = (u64)(f ? f : P.placeholder(name));
   }

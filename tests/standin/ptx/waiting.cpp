@@ -1,4 +1,5 @@
-// Modules that wait: looked into one after the other for the names that they define, and added when one is asked for.
+// Modules that wait: unpacked one after the other to find the names that they define, and added when one of those is
+// looked up.
 #include <stdio.h>
 
 #include "text.hpp"
@@ -6,7 +7,7 @@
 namespace standin::ptx {
 namespace {
 
-// Reads which names a text defines, without anything else of it.
+// Reads only the names that a text defines.
 class Names {
  public:
   Names(sv text, std::unordered_set<std::string>* names) : p_(text.data()), e_(p_ + text.size()), names_(names) {}
@@ -116,7 +117,7 @@ bool Program::fetch_module(sv name) {
       if (why.empty()) {
         Names names(it->text, &it->names);
         if (!names.read()) it->names = {wanted};  // add() says what is wrong
-        // Kernels will be asked for: their text is kept. That of device functions seldom is needed, and large.
+        // A text with kernels will be needed and is kept. One of device functions is large and seldom needed.
         if (!names.kernels() && !it->names.count(wanted)) it->text = {};
       }
     }

@@ -1,5 +1,5 @@
 // PyTorch's element-wise kernels that the tests' training needs, as host functions: libtorch_cuda has machine code
-// only. A kernel is known by its demangled name, whose template arguments name the operation; its arguments are the
+// only. A kernel is recognised by its demangled name: template arguments name the operation. Its arguments are the
 // number of elements, the operation with its scalars, and the pointers to output and inputs.
 #include <cxxabi.h>
 
