@@ -26,14 +26,14 @@ Descriptor descriptor(std::uint64_t type, void* parent, CUstream stream, const B
   d.parent = parent;
   switch (type) {
     case 512:
-      d.coll_api = {"AllReduce", bucket.count(), "ncclFloat32", 0, stream, false};
+      d.coll_api = {"AllReduce", bucket.count(), "ncclFloat32", 0, stream, false, 0};
       break;
     case 2048:
       d.kernel_launch = {stream};
       break;
     case 2:
       d.coll = {0,      "AllReduce", bucket.pointer(), bucket.pointer(), bucket.count(), 0, "ncclFloat32", 1, 8,
-                "RING", "LL",        nullptr};
+                "RING", "LL",        nullptr,          nullptr,          false,          0};
       break;
     default:
       break;
