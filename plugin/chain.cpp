@@ -279,7 +279,10 @@ void open(int version, void* own, int own_mask, const CallInit& init, NcclLogger
   const std::lock_guard lock(chain->mutex);
   chain->own_mask.store(own_mask, std::memory_order_relaxed);
   void* theirs = nullptr;
+  const int before = std::atomic_ref<const int>(chain->mask).load(std::memory_order_relaxed);
   const nccl::Result result = init(chain->profiler->init, &theirs, &chain->mask);
+  // What a plugin asked for before it failed would be made for nobody.
+  if (result != nccl::kSuccess) std::atomic_ref<int>(chain->mask).store(before, std::memory_order_relaxed);
   Context* c = result == nccl::kSuccess ? free_context(chain) : nullptr;
   *mask = joint_mask(*chain);
   chain->told_mask.store(*mask, std::memory_order_relaxed);

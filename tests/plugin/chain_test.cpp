@@ -379,6 +379,7 @@ TEST_F(ChainFailure, InitFails) {
   const auto log = warnings();
   ASSERT_EQ(log.size(), 1u);
   EXPECT_NE(log[0].find("init failed with error 3"), std::string::npos) << log[0];
+  EXPECT_EQ(comm.mask() & 64, 0) << "NCCL makes events for a plugin that isn't there";
   EXPECT_TRUE(chained().calls.empty());
 }
 

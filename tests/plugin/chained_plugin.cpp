@@ -26,9 +26,9 @@ bool behaves(const char* how) {
 
 template <int version>
 int init(void** context, std::uint64_t, int* mask, const char*, int, int, int, Logger) {
+  *mask = g_plugin.asked;
   if (behaves("init_fails")) return 3;
   *context = reinterpret_cast<void*>(0x1000 + ++g_handles * 16);
-  *mask = g_plugin.asked;
   g_plugin.mask = mask;
   ChainedCall call{ChainedCall::init, *context};
   call.version = version;

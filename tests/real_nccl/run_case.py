@@ -89,6 +89,8 @@ class Case:
                 sys.exit(f"cases.txt: {bundle.name}: no mode fits {pattern}")
             modes += found
         if self.only:
+            for mode in set(self.only) - set(self.all_modes):
+                sys.exit(f"run_case.py: no mode {mode}; there are: {' '.join(self.all_modes)}")
             modes = [m for m in self.all_modes if m in self.only]
         left_out = []
         for line in lines_of("exclusions.txt"):
@@ -115,6 +117,7 @@ class Case:
         """True when nothing is wrong."""
         modes = self.modes(bundle)
         if not modes:
+            print(f"{self.version} {bundle.name}: nothing is left to run")
             return True
         (self.build / "real_nccl").mkdir(exist_ok=True)
         folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{self.wheel}.{bundle.name}.", dir=self.build / "real_nccl"))

@@ -112,9 +112,9 @@ def same_training(run: Run, without: Run) -> str:
     return (f"{losses} losses and " if losses else "") + f"{results} results as without"
 
 
-def step_count(run: Run, rings: Rings) -> str:
+def step_count(run: Run, rings: Rings, may_join_two: bool) -> str:
     trained = run.facts(0)["steps"]
-    if first_two_as_one(run, rings):
+    if may_join_two and first_two_as_one(run, rings):
         return f"{trained - 1} steps, the first for two: {rings.steps()[0]['notes'][0]}"
     by_comm = collections.Counter(step["comm"] for step in rings.steps())
     for comm, found in by_comm.items():

@@ -80,7 +80,7 @@ def check(here: Surroundings, name: str, baselines: dict) -> str:
     if case.cosines:
         told.append(checks.cosines(run, rings))
     if case.steps:
-        told.append(checks.step_count(run, rings))
+        told.append(checks.step_count(run, rings, may_join_two=name == "static_graph"))
     if case.nan:
         told.append(checks.named_nan(run, rings))
     return "; ".join([*told, checks.missed(rings, case.allowed), checks.same_training(run, baselines[plain])])

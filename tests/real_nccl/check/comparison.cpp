@@ -93,7 +93,7 @@ void Comparison::compare_values(const LedgerCall& call, const Record& record, bo
                                    facts.nans, facts.infs, static_cast<std::int64_t>(facts.first_nonfinite)));
 }
 
-void Comparison::compare_record(const LedgerCall& call, const Record& record, bool result) {
+void Comparison::compare_record(const LedgerCall& call, const Ring& ring, const Record& record, bool result) {
   const CollectiveBody& body = record.head.collective;
   const std::string what = describe(call) + (result ? ": result" : ": input");
   const BufferFacts& facts = result ? call.output : call.input;
@@ -116,6 +116,11 @@ void Comparison::compare_record(const LedgerCall& call, const Record& record, bo
   }
   (result ? modes_[call.mode].results : modes_[call.mode].inputs)++;
   if (expected.duty == Duty::missed) fault(call.mode, what + " is measured, not missed: " + expected.reason);
+  // These modes are named after the kernels that NCCL must have chosen, and did where it says so.
+  const bool symmetric = call.mode.starts_with("symmetric");
+  if ((ring.header.features_compatible & kFeatureSymmetric) != 0 && record.has(kFlagSymmetric) != symmetric)
+    fault(call.mode,
+          what + (symmetric ? " is not said to be a symmetric kernel's" : " is said to be a symmetric kernel's"));
   if (!known) return;
   compare_values(call, record, result);
   if (!result) keys_[{call.comm, {call.op, call.replay}}].insert(body.sketch_key);
@@ -135,7 +140,7 @@ void Comparison::compare_call(const LedgerCall& call, const Ring& ring) {
     if (n > (due ? 1 : 0) || (due && n == 0 && !may_lack))
       fault(call.mode, describe(call) + format(": %zu records of its %s", n, result ? "result" : "input"));
     if (!due || n != 1) continue;
-    compare_record(call, from->second, result);
+    compare_record(call, ring, from->second, result);
   }
 }
 

@@ -40,7 +40,7 @@ class Comparison {
   };
   void compare_comm(const LedgerComm& comm, const std::vector<LedgerCall>& calls, const Ring& ring);
   void compare_call(const LedgerCall& call, const Ring& ring);
-  void compare_record(const LedgerCall& call, const Record& record, bool result);
+  void compare_record(const LedgerCall& call, const Ring& ring, const Record& record, bool result);
   void compare_values(const LedgerCall& call, const Record& record, bool result);
   ModeCounts& counts_of(const std::string& mode);
   void compare_across_ranks(const std::vector<Ledger>& ledgers);

@@ -34,6 +34,11 @@ void one_rank(Team& team) {
 
 void destroy_in_flight(Team& team) {
   team.open("brief");
+  // Work of the stream ahead of the calls, so that none of them has ended when the communicator is destroyed.
+  team.each([](Rank& r) {
+    const auto pause = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
+    REAL_CHECK(cuLaunchHostFunc(r.stream(0), pause, nullptr));
+  });
   for (int i = 0; i < 5; i++) {
     Spec spec = team.any(i == 3 ? Function::reduce_scatter : Function::all_reduce);
     spec.comm = "brief";

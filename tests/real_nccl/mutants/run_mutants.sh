@@ -2,7 +2,8 @@
 # Shows that the comparison can fail: builds the plugin with each fault of this folder, runs it on the real NCCL and
 # expects the complaint that the fault's patch names.
 #   run_mutants.sh BUILD WHEEL [PATCH...]       WHEEL: a folder's name, such as 2.32.3-cu13
-# Only the mutated source is compiled again, with the build's own command; the rest comes from the build's archive.
+# Only the mutated source is compiled again, with the build's own command; the rest comes from the build's archive. The
+# plugin as it is must pass first, with the same modes and settings.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -33,6 +34,19 @@ make_plugin() {
   (cd "$build" && eval "$compile" && eval "$link")
 }
 
+# run PLUGIN MODE...
+run() {
+  "$root/tests/real_nccl/run_case.py" --build "$build" --wheel "$wheel" --bundle direct_shm --modes "${@:2}" \
+    --plugin "$1" --set GRADPROBE_GATE_TIMEOUT=100 --discard >"$work/log" 2>&1
+}
+
+mapfile -t all_modes < <(for patch in "$@"; do line modes "$patch"; done | tr ' ' '\n' | sort -u)
+if ! run "$build/lib/libnccl-profiler-gradprobe.so" "${all_modes[@]}"; then
+  echo "the plugin as it is fails, so the mutants would show nothing:"
+  tail -40 "$work/log"
+  exit 1
+fi
+
 failed=0
 for patch in "$@"; do
   name=$(basename "$patch" .patch)
@@ -44,8 +58,7 @@ for patch in "$@"; do
   fi
   make_plugin
   read -ra modes <<<"$(line modes "$patch")"
-  if "$root/tests/real_nccl/run_case.py" --build "$build" --wheel "$wheel" --bundle direct_shm --modes "${modes[@]}" \
-    --plugin "$work/libnccl-profiler-mutant.so" --set GRADPROBE_GATE_TIMEOUT=100 --discard >"$work/log" 2>&1; then
+  if run "$work/libnccl-profiler-mutant.so" "${modes[@]}"; then
     echo "$name: NOT FOUND: $(head -1 "$patch")"
     failed=1
   elif ! grep -m 3 -F "$(line 'fails with' "$patch")" "$work/log" >"$work/found"; then

@@ -26,10 +26,10 @@ bool read_version(Settings* s, std::string* error) {
   if (!text || !*text) return true;
   int major = 0, minor = 0, patch = 0, used = 0;
   int fields = sscanf(text, "%d.%d%n.%d%n", &major, &minor, &used, &patch, &used);
-  if (fields < 2 || static_cast<size_t>(used) != strlen(text) || major != 2 || minor < 8 || minor > 32 || patch < 0 ||
+  if (fields < 2 || static_cast<size_t>(used) != strlen(text) || major != 2 || minor < 8 || minor > 99 || patch < 0 ||
       patch > 99) {
     *error = std::string("STANDIN_NCCL_VERSION='") + text +
-             "' is not a release from 2.8 to 2.32: give it as major.minor.patch, for example 2.28.9";
+             "' is not a release from 2.8 on: give it as major.minor.patch, for example 2.28.9";
     return false;
   }
   s->minor = minor;

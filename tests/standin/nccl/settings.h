@@ -1,7 +1,7 @@
 // Everything that is set through the environment, read anew for each communicator.
 //
 // name                            default  meaning
-// STANDIN_NCCL_VERSION            2.28.9   which release to behave as, 2.8 to 2.32, as major.minor[.patch]: what
+// STANDIN_NCCL_VERSION            2.28.9   which release to behave as, from 2.8 on, as major.minor[.patch]: what
 //                                          ncclGetVersion says, which profiler struct is the newest known (2.28: v5,
 //                                          2.29 and 2.30: v6, later v7; before 2.28 no plugin is loaded), which
 //                                          profiler calls are made, when a communicator made in a group is stored.
