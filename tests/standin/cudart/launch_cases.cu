@@ -125,8 +125,3 @@ std::string wrong_launches_are_errors() {
 extern "C" int ncclGetUniqueId() {
   return 0;
 }
-
-// By this name the audit library takes a library for NCCL.
-extern "C" int ncclGetUniqueId() {
-  return 0;
-}
