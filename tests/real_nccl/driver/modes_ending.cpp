@@ -13,6 +13,8 @@ void split_by(Team& team, const std::string& name, int (*colour)(const Rank&)) {
   const auto comm_of = [&](const Rank& r) { return name + std::to_string(colour(r)); };
   for (int i = 0; i < 4; i++) {
     Spec spec = team.any(Function::all_reduce);
+    // NCCL 2.28's kernel for the average over one rank leaves out the last elements of a buffer at an odd address.
+    if (name == "own") spec.op = ncclSum;
     team.run_each([&](const Rank& r) {
       spec.comm = comm_of(r);
       return Run{spec};
