@@ -124,7 +124,7 @@ void tell_mask(const InitCall& call, int mask) {
     if ((mask >> bit & 1) != 0) names += std::string(names.empty() ? "" : " ") + nccl::kEventNames[bit];
   Log(call.logger, read_config().log)
       .info("rank %u: profiler struct v%u, events that NCCL is asked for: 0x%x (%s)", call.rank, call.profiler_abi,
-            static_cast<unsigned>(mask), names.empty() ? "none" : names.c_str());
+            static_cast<unsigned>(mask), names.c_str());
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ nccl::Result open(const InitCall& call, void** context, int* mask, const chain::
     Log(call.logger, LogTarget::automatic).warn("GRADPROBE_CHAIN is left out of one communicator: %s", description(e));
   }
   try {
-    tell_mask(call, *mask);
+    if (*mask != 0) tell_mask(call, *mask);
   } catch (const std::exception&) {
     // No memory for the line, which is only informative.
   }
