@@ -7,7 +7,7 @@ namespace standin::cuda::api {
 namespace {
 // What every stand-in device has; attributes that are not listed are 0.
 const std::map<CUdevice_attribute, int>& fixed_attributes() {
-  static const std::map<CUdevice_attribute, int> m = {
+  static const auto& m = *new std::map<CUdevice_attribute, int>{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
       {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
       {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
