@@ -467,7 +467,9 @@ TEST_F(Linking, MoreInFlightThanSlotsIsMissedAndRecovers) {
   setenv("GRADPROBE_RING_MB", "16", 1);
   const Bucket b(200);
   FakeComm comm;
-  std::atomic<bool> open{false};
+  // Not on the stack, which is used again: ThreadSanitizer doesn't see that the stand-in's thread has ended its reads.
+  static std::atomic<bool> open{false};
+  open = false;
   const auto hold = [](void* flag) {
     while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
